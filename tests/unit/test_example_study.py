@@ -15,7 +15,7 @@ from paceline.recipe import ClusterConfig, Recipe
 from paceline.results import StudyResult
 from paceline.results.study import study_types
 from paceline.runs import list_runs
-from paceline.study.base import Cell, Progress, Study, fair_rows, make_result
+from paceline.study.base import Cell, Progress, Study, make_result, rows_of_common_repeats
 from paceline.study.engine import find_unfinished, run_study
 from paceline.study.entries import make_entry
 from paceline.study.study_folder import read_study
@@ -58,7 +58,7 @@ class Halve(Study):
 
     def result(self, header: StudyResult, progress: Progress) -> Halved:
         keys = list(dict.fromkeys(cell.key for cell in self.cells()))
-        rows = fair_rows(progress.results_of(key) for key in keys)
+        rows = rows_of_common_repeats(progress.results_of(key) for key in keys)
         return make_result(Halved, header, results=rows, losses=[row.final.train_loss for row in rows])
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Instructions for the winner of tune: the command that runs it, and the library call that uses it."""
+"""How to use the winner of `paceline tune`: the command that runs it, and the library call for a training loop."""
 
 from __future__ import annotations
 
@@ -15,28 +15,34 @@ MOST_OPTIONS = 8  # with more, `paceline run best.toml` is easier to read
 
 
 def command_for(recipe: Recipe) -> str | None:
-    """Return `paceline run` with a built-in recipe and options; None if that takes too many options."""
+    """Return a `paceline run` command for a recipe: the closest built-in recipe, and options for the rest.
+
+    Return None if every built-in recipe needs more than MOST_OPTIONS options, or if options cannot express the recipe.
+    """
     bases = [(name, _changes_between(base, recipe)) for name, base in builtin_recipes().items()]
     usable = [(name, changes) for name, changes in bases if changes is not None and len(changes) <= MOST_OPTIONS]
     if not usable:
         return None
     name, changes = min(usable, key=lambda pair: len(pair[1]))
-    return " ".join(["paceline run", name, *_option_words(changes)])
+    return " ".join(["paceline run", name, *_as_options(changes)])
 
 
 def command_in(best: Best, folder: str | Path) -> str:
-    """Return the command that runs the winner of a stored study."""
+    """Return the command that runs the winner of a stored tune study. `folder` is the folder of that study."""
     return best.command or f"paceline run {shlex.quote(str(Path(folder) / BEST_FILE))}"
 
 
 def library_call(strategy: str, comm: str) -> str:
-    """Return the lines that give a training loop this strategy and comm."""
+    """Return the lines of Python that make a training loop use this strategy and comm (communication backend)."""
     wrap = f'model, optimizer = paceline.parallel(model, optimizer, strategy="{strategy}")'
     return f'paceline.init(comm="{comm}")\n{wrap}'
 
 
 def _changes_between(base: Recipe, recipe: Recipe) -> Changes | None:
-    """Return the changes from one recipe to another; None if options cannot express them."""
+    """Return the recipe keys, with their values, that must change so that `base` becomes `recipe`.
+
+    Return None if command-line options cannot express the changes, for example because a key would have to be unset.
+    """
     keys = [key for key, _ in recipe_keys() if key not in NOT_RUN]
     wanted, given = ({key: attrgetter(key)(one) for key in keys} for one in (recipe, base))
     changes = {key: value for key, value in wanted.items() if value is not None and value != given[key]}
@@ -44,8 +50,8 @@ def _changes_between(base: Recipe, recipe: Recipe) -> Changes | None:
     return changes if all(attrgetter(key)(changed_recipe) == value for key, value in wanted.items()) else None
 
 
-def _option_words(changes: Changes) -> list[str]:
-    """Return command-line options for recipe changes; all keys of the cluster are one option."""
+def _as_options(changes: Changes) -> list[str]:
+    """Write recipe changes as command-line options. All keys of the section `cluster` become one `--cluster` option."""
     fields = dict(recipe_keys())
     words = []
     cluster = {key.partition(".")[2]: value for key, value in changes.items() if key.startswith("cluster.")}

@@ -1,7 +1,8 @@
-"""The study interface: a plan of cells, and a function from measured cells to a result.
+"""The interface of studies: a study plans cells (single runs) and makes a result from the measured ones.
 
-A study is one file with one class. The engine (`study/engine.py`) interleaves its cells, stores the study after every
-cell, resumes interrupted studies, and calls `result` with everything measured so far.
+Each study is one class in a file or folder of its own. The engine (`study/engine.py`) runs the repeats of the cells
+interleaved, stores the study after every cell, resumes interrupted studies, and calls `result` with everything measured
+so far.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ Launch = Callable[[int, ClusterConfig], AbstractContextManager[WorkerPool]]  # n
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One run of a study: a recipe under one strategy. Repeats of the same work share a key."""
+    """One planned run of a study: a recipe under one strategy. Repeats of the same run share a key."""
 
     key: str
-    recipe: Recipe  # with the seed of this repeat
+    recipe: Recipe  # its seed is that of this repeat
     entry: Entry
-    folder_name: str  # of the run, inside the study's folder
-    progress_label: str = ""  # label of the entry in progress messages; default: its own
+    folder_name: str  # of the run's folder inside the study's folder
+    progress_label: str = ""  # replaces the entry's label in progress messages, if set
     repeat: int = 0
     has_folder: bool = True  # whether the run is stored in a folder of its own; otherwise only its result is stored
 
@@ -46,7 +47,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class CellFailure:
-    """A cell without a measurement: refused before it started, or failed while running."""
+    """A cell (planned run) that has no measurement: it was refused before it started, or it failed while running."""
 
     cell: Cell
     reason: str
@@ -55,11 +56,11 @@ class CellFailure:
 
 @dataclass
 class Progress:
-    """Everything measured so far. Written by the engine, read by studies."""
+    """Everything that a study has measured so far. The engine writes it, and studies read it."""
 
-    results: dict[str, dict[int, RunResult]] = field(default_factory=dict)  # by key, by repeat
-    failures: dict[str, CellFailure] = field(default_factory=dict)  # by key
-    overhead: tuple[str, Overhead] | None = None  # label of the probed strategy, and its profiling overhead
+    results: dict[str, dict[int, RunResult]] = field(default_factory=dict)  # by the cell's key, then by repeat
+    failures: dict[str, CellFailure] = field(default_factory=dict)  # by the cell's key
+    overhead: tuple[str, Overhead] | None = None  # label of the measured strategy, and its profiling overhead
     cautions: list[str] = field(default_factory=list)
 
     def add(self, cell: Cell, result: RunResult) -> None:
@@ -69,24 +70,27 @@ class Progress:
         return cell.repeat in self.results.get(cell.key, {})
 
     def results_of(self, key: str) -> list[RunResult]:
-        """Return the results of one key, in order of repeats."""
+        """Return the results of all repeats of the cell (planned run) with this key, in order of repeats."""
         return [result for _, result in sorted(self.results.get(key, {}).items())]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OverheadProbe:
-    """Request for a short run at the end of a study that measures the profiling overhead."""
+    """Request for a short run at the end of a study that measures how much profiling slows training.
+
+    It runs the one of `entries` with the most operations per step.
+    """
 
     recipe: Recipe
     entries: Sequence[Entry]
-    num_steps: int  # of the whole study
+    num_steps: int  # of all runs of the study together
 
 
 class StudyListener:
-    """Progress callbacks of a study; all do nothing by default."""
+    """Callbacks that report the progress of a study. All do nothing by default."""
 
     def planned(self, cells: Sequence[Cell]) -> None:
-        """Called with the cells that run next, without those already measured."""
+        """Receive the cells (planned runs) that run next, without those that are already measured."""
 
     def started(self, entry: Entry, repeat: int) -> None: ...
 
@@ -95,24 +99,24 @@ class StudyListener:
     def done(self, entry: Entry, repeat: int, result: RunResult) -> None: ...
 
     def stage_done(self, result: StudyResult) -> None:
-        """Called when all cells of a stage have run."""
+        """Receive the study's result so far, after all cells (planned runs) of a stage have run."""
 
 
 class Study(ABC):
-    """Base class of studies. A subclass sets its name, result type and policies."""
+    """Base class of studies. A subclass sets name, result type and policies, and plans the cells (single runs)."""
 
     name: ClassVar[str] = ""
     result_type: ClassVar[type[StudyResult]]
-    # Whether every repeat has its own seed. Set by studies that judge accuracy, which depends on the seed. Otherwise
-    # repeats differ only by noise of the machine, which is what a confidence interval of times should show.
+    # Whether every repeat has its own seed. Studies that judge accuracy need this, because it depends on the seed. In
+    # other studies, repeats differ only by noise of the machine, which a confidence interval of times should show.
     varies_seed: ClassVar[bool] = False
-    # Whether the study continues after a cell failed. Its key is not tried again until the study is resumed.
+    # Whether the study continues after a cell failed. Other repeats of that cell wait until the study is resumed.
     continues_after_failure: ClassVar[bool] = False
     # Whether every cell starts new processes, so that no run inherits the memory of another.
     has_own_processes: ClassVar[bool] = False
-    # Fields of the result that hold the request: studies with equal values are the same study.
+    # Names of the result's fields that hold the user's request. If all are equal, an unfinished study can be resumed.
     request_keys: ClassVar[tuple[str, ...]] = ("recipe", "repeats")
-    repeat_mark: ClassVar[str] = "-"  # separates the repeat number in a folder name
+    repeat_mark: ClassVar[str] = "-"  # precedes the number of the repeat in a folder name
 
     recipe: Recipe
     repeats: int
@@ -120,29 +124,32 @@ class Study(ABC):
     @property
     @abstractmethod
     def num_processes(self) -> int:
-        """Number of processes that the largest cell needs."""
+        """Number of processes (workers and servers) that the largest cell needs."""
 
     @abstractmethod
     def cells(self) -> list[Cell]:
-        """Return the cells of the first stage, repeated with `repeat_cells`."""
+        """Return the cells (planned runs) of the first stage, including their repeats."""
 
     def next_cells(self, progress: Progress) -> list[Cell]:
-        """Return the cells of the next stage; none if the study is complete."""
+        """Return the cells (planned runs) of the next stage, or an empty list if the study is complete."""
         del progress
         return []
 
     @abstractmethod
     def result(self, header: StudyResult, progress: Progress) -> StudyResult:
-        """Return the result of everything measured so far, complete or not; see `make_result`."""
+        """Return the study's result from everything measured so far, even if the study is not complete.
+
+        `header` has the fields that all studies share. `make_result` adds the study's own fields to it.
+        """
 
     @classmethod
     @abstractmethod
     def from_stored(cls, stored: StudyResult, *, num_hosts: int = 1) -> Study:
-        """Recreate the study that a stored result belongs to."""
+        """Recreate the study from its stored result, so that it can be resumed."""
 
     @property
     def title(self) -> str:
-        """Name of the study, used in its folder name."""
+        """Title of the study, which becomes part of its folder's name."""
         return self.recipe.name
 
     @property
@@ -150,23 +157,26 @@ class Study(ABC):
         return self.recipe.to_dict()
 
     def refusal(self, cell: Cell) -> str:
-        """Return why a cell cannot run now, or an empty string. Called just before the cell starts."""
+        """Return why a cell (planned run) cannot run now, or an empty string if it can.
+
+        The engine calls this just before the cell starts.
+        """
         del cell
         return ""
 
     def probe(self, progress: Progress) -> OverheadProbe | None:
-        """Return the run that measures the profiling overhead; None if the study does not report it."""
+        """Return the run that measures the profiling overhead, or None if the study does not report the overhead."""
         del progress
         return None
 
     def begin(self, launcher: WorkerPool | None, stored: StudyResult | None) -> None:
-        """Do work before the first cell. `stored` is the result so far of a resumed study."""
+        """Prepare the study before its first cell runs. If the study is resumed, `stored` is its result so far."""
 
     def end(self, folder: Path, progress: Progress) -> None:
-        """Do work after the last cell, such as writing more files to the study's folder."""
+        """Finish the study after its last cell, for example by writing more files to its folder."""
 
     def repeat_cells(self, cells: Sequence[Cell], repeats: int) -> list[Cell]:
-        """Repeat every cell, with the seed and the folder name of each repeat."""
+        """Return `repeats` copies of every cell, each with the seed and the folder name of its repeat."""
         return [self._repeat_cell(cell, repeat) for repeat in range(repeats) for cell in cells]
 
     def _repeat_cell(self, cell: Cell, repeat: int) -> Cell:
@@ -182,12 +192,16 @@ S = TypeVar("S", bound=StudyResult)
 
 
 def make_result(result_type: type[S], header: StudyResult, **fields: Any) -> S:
-    """Return a study's result from the header and the fields that the study adds or replaces."""
+    """Create a study's result from the fields in `header` and the study's own `fields`, which take precedence."""
     return result_type(**{**header, **fields})
 
 
-def fair_rows(measured: Iterable[Sequence[RunResult]]) -> list[Row]:
-    """Combine repeats to rows, using as many repeats as every row has, because rows are compared pairwise."""
+def rows_of_common_repeats(measured: Iterable[Sequence[RunResult]]) -> list[Row]:
+    """Combine the repeats of each strategy or point to one row.
+
+    Rows are compared repeat by repeat. If some have fewer repeats than others, each row therefore uses only the first
+    repeats, as many as every row has. Without any result there is no row.
+    """
     measured = [results for results in measured if results]
     common = min((len(results) for results in measured), default=0)
     return [combine(results[:common]) for results in measured]

@@ -1,4 +1,4 @@
-"""Candidates of tune: strategies combined with bucket sizes, synchronisation periods and codecs."""
+"""Candidates of the tune study: strategies combined with bucket sizes, synchronisation periods and codecs."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from paceline.study.entries import ONE_WORKER, Entry, check_models, make_entry
 CODECS = ("fp32", "bf16", "int8", "powersgd")
 PERIODS = (4, 16)
 SHARES = (1 / 16, 1 / 4, 1.0)  # default bucket sizes, as shares of the model
-LEAST_MB = 0.05  # smaller buckets hold one tensor each
+LEAST_MB = 0.05  # the smallest default bucket size; smaller buckets would hold one tensor each
 MB = 1_000_000
 NO_CODEC = "unsaid"  # marks a strategy written without a codec
 
 
 def tried_strategies() -> tuple[str, ...]:
-    """Return the strategies that `tune` tries by default."""
+    """Return the names of the strategies that `paceline tune` tries if the user names none."""
     return tuple(name for name, cls in strategies.classes.items() if is_tried_by_tune(cls))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """Search space of tune; options and codecs written with a strategy are not varied."""
+    """Search space of the tune study. An option or codec that the user wrote with a strategy is not varied."""
 
     strategies: tuple[str, ...] = field(default_factory=tried_strategies)
-    buckets_mb: tuple[float, ...] = ()  # empty: shares of the model
+    buckets_mb: tuple[float, ...] = ()  # if empty, SHARES of the model's size
     codecs: tuple[str, ...] = CODECS
     periods: tuple[int, ...] = PERIODS
 
@@ -51,7 +51,11 @@ class Space:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Strategies to try, and those left out with the reasons. All are compared with the reference, which is exact."""
+    """The strategies that the tune study tries, with their options and codecs.
+
+    All are compared with `reference`, an exact strategy. `left_out` maps combinations that are not tried to the
+    reasons.
+    """
 
     reference: Entry
     entries: list[Entry]  # the reference comes first
@@ -59,7 +63,10 @@ class Candidates:
 
 
 def make_candidates(space: Space, recipe: Recipe, tensors: Sequence[TensorSpec]) -> Candidates:
-    """Return every distinct combination that can run here and may be faster."""
+    """Return every distinct combination of the search space that can run here and may be faster.
+
+    Other combinations are left out with a reason. Raises UsageError if there is nothing to compare with the reference.
+    """
     reference = _reference(recipe, tensors)
     entries, left_out = {reference.label: reference}, dict[str, str]()
     for text in space.strategies:
@@ -82,20 +89,29 @@ def make_candidates(space: Space, recipe: Recipe, tensors: Sequence[TensorSpec])
 
 
 def sync_period(entries: Sequence[Entry]) -> int:
-    """Return the longest synchronisation period in steps; a fair measurement covers whole periods."""
+    """Return the longest synchronisation period of the strategies, in steps.
+
+    A fair measurement of all strategies covers whole periods.
+    """
     built = [StrategySpec.parse(entry.spec, entry.codec).build() for entry in entries]
     return max(steps_to_synchronisation(strategy) for strategy in built)
 
 
 def bucket_sizes(given: Sequence[float], model_mb: float) -> list[float]:
-    """Return the distinct bucket sizes in MB; of sizes that hold the whole model only the smallest."""
+    """Return the bucket sizes to try, in MB: the `given` ones, or else shares of the model's size.
+
+    All sizes that hold the whole model have the same effect, so only the smallest of these is returned.
+    """
     sizes = sorted(given or {float(f"{max(share * model_mb, LEAST_MB):.2g}") for share in SHARES})
     smaller = [size for size in sizes if size < model_mb]
     return smaller + [size for size in sizes if size >= model_mb][:1]
 
 
 def sent_per_step(spec: StrategySpec, recipe: Recipe, tensors: Sequence[TensorSpec]) -> float:
-    """Return the predicted bytes per step of the worker that sends most, as a mean over a period."""
+    """Predict how many bytes per step the worker sends that sends most.
+
+    The number is the mean over one period of the strategy's traffic.
+    """
     strategy, comm, size = spec.build(), comms.get(recipe.comm), recipe.workers
     steps = max(strategy.traffic_period(size), 1)
     counters = [predict_traffic(strategy, tensors, rank=rank, world_size=size, num_steps=steps) for rank in range(size)]
@@ -103,7 +119,10 @@ def sent_per_step(spec: StrategySpec, recipe: Recipe, tensors: Sequence[TensorSp
 
 
 def _reference(recipe: Recipe, tensors: Sequence[TensorSpec]) -> Entry:
-    """Return the recipe's own strategy if it is exact, else all-reduce."""
+    """Return the strategy with which candidates are compared.
+
+    It is the recipe's own strategy if that is exact and synchronises workers, and all-reduce otherwise.
+    """
     entry = make_entry(recipe.strategy, recipe)
     if entry.guarantee != Guarantee.EXACT.value or entry.label == ONE_WORKER:
         entry = make_entry("all-reduce+fp32", recipe)
@@ -130,12 +149,15 @@ def _variations(text: str, space: Space, tensors: Sequence[TensorSpec]) -> Itera
 
 
 def _text_with_codec(spec: StrategySpec) -> str:
-    """Write the codec even if it is fp32, because the recipe may set another one."""
+    """Return the strategy as text with its codec, even if that is fp32, because the recipe may set another codec."""
     return f"{spec}+fp32" if spec.codec == "fp32" else str(spec)
 
 
 def _reason_not_faster(spec: StrategySpec, recipe: Recipe, tensors: Sequence[TensorSpec]) -> str:
-    """Return why a codec cannot be faster: gathered data grows with the workers and may exceed fp32."""
+    """Return why a codec cannot make a strategy faster, or an empty string if it may.
+
+    It cannot if it sends as many bytes as fp32 or more: bytes gathered from all workers grow with their number.
+    """
     plain = replace(spec, codec="fp32")
     if spec == plain:
         return ""

@@ -1,4 +1,4 @@
-"""Listings for `paceline strategies` and `paceline models`: strategies with predicted traffic, codecs, models."""
+"""Contents of the lists that `paceline strategies` and `paceline models` print."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from paceline.strategies.capabilities import servers_of, steps_to_synchronisatio
 
 
 def catalogue(*, num_workers: int, model: str, data: str) -> list[StrategyEntry]:
-    """Return every strategy with its predicted traffic for a model and a number of workers."""
+    """Return every strategy with the bytes and messages that it is predicted to send per step for a model."""
     instance = build_model(model, load_data(DataConfig(name=data), seed=0))
     specs = [TensorSpec.of(p) for p in instance.parameters() if p.requires_grad]
     rows = []
     for name, cls in strategies.classes.items():
         strategy = StrategySpec(name).build()
-        # Means over a whole period: a strategy may send nothing between two synchronisations.
+        # Predictions are means over a whole period, because a strategy may send nothing between two synchronisations.
         period = steps_to_synchronisation(strategy)
         steps = [
             Counter.of(op for step in range(period) for op in strategy.traffic(specs, rank, num_workers, step))
@@ -55,7 +55,7 @@ def catalogue(*, num_workers: int, model: str, data: str) -> list[StrategyEntry]
 
 
 def codec_catalogue() -> list[CodecEntry]:
-    """Return every codec with its options."""
+    """Return every codec with its description and its options."""
     return [
         CodecEntry(
             codec=name,
@@ -72,7 +72,7 @@ USUAL_INPUT = {"lenet5": ((1, 28, 28), 10), "resnet50": ((3, 224, 224), 1000)}
 
 
 def model_catalogue() -> list[ModelEntry]:
-    """Return every built-in model with its size for its usual input."""
+    """Return every built-in model with its number of parameters for its usual input."""
     rows = []
     for name, description in model_names().items():
         shape, num_classes = USUAL_INPUT.get(name, ((3, 32, 32), 10))

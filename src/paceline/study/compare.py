@@ -1,4 +1,4 @@
-"""The compare study: several strategies under one recipe, with interleaved repeats."""
+"""The compare study: run several strategies with one recipe, and interleave their repeats."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from paceline.errors import UsageError
 from paceline.recipe import Recipe
 from paceline.results import StudyResult, changed
 from paceline.results.study import CompareResult
-from paceline.study.base import Cell, OverheadProbe, Progress, Study, fair_rows, make_result
+from paceline.study.base import Cell, OverheadProbe, Progress, Study, make_result, rows_of_common_repeats
 from paceline.study.entries import Entry, make_entries
 from paceline.study.preflight import ModelFacts, preflight
 from paceline.study.run_results import compare_rows
@@ -18,7 +18,7 @@ from paceline.text import file_name_of
 
 @dataclass(frozen=True, kw_only=True)
 class Compare(Study):
-    """Study that runs every strategy of a recipe `repeats` times."""
+    """Study that runs every strategy of a recipe `repeats` times and compares them."""
 
     name: ClassVar[str] = "compare"
     result_type: ClassVar[type[StudyResult]] = CompareResult
@@ -30,7 +30,7 @@ class Compare(Study):
 
     @classmethod
     def prepare(cls, recipe: Recipe, *, repeats: int = 1) -> Compare:
-        """Validate the request before anything starts."""
+        """Check the recipe and its strategies, and create the study. Raise UsageError if it cannot run."""
         if not recipe.strategies:
             raise UsageError(f"recipe {recipe.name!r} has no strategies to compare; add --strategies")
         entries = make_entries(recipe.strategies, recipe)
@@ -59,7 +59,7 @@ class Compare(Study):
         return OverheadProbe(recipe=self.recipe, entries=self.entries, num_steps=num_steps)
 
     def result(self, header: StudyResult, progress: Progress) -> CompareResult:
-        rows = compare_rows(fair_rows(progress.results_of(entry.label) for entry in self.entries))
+        rows = compare_rows(rows_of_common_repeats(progress.results_of(entry.label) for entry in self.entries))
         if progress.overhead is not None:
             label, overhead = progress.overhead
             rows = [changed(row, measuring=overhead) if row.label == label else row for row in rows]

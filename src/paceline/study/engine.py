@@ -1,4 +1,7 @@
-"""The study engine: runs the cells of any study, stores the study after every cell, and resumes interrupted ones."""
+"""The study engine: runs the cells (planned runs) of any study, and stores the study after every cell.
+
+It also resumes interrupted studies.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from paceline.study.study_folder import StudyFolder, find_unfinished_folder, new
 
 @dataclass(frozen=True)
 class StudyOutcome:
-    """The result of a study and its folder."""
+    """The result of a study, and the folder where the study is stored."""
 
     result: StudyResult
     folder: Path
@@ -30,10 +33,11 @@ class StudyOutcome:
 def run_study(
     study: Study, launch: Launch, listener: StudyListener, out: Path, *, resume: Path | None = None
 ) -> StudyOutcome | None:
-    """Run every cell of a study; return None if another process reports.
+    """Run every cell (planned run) of a study, and return the study's result and folder.
 
-    The study is stored in a new folder below `out`, or resumed in the folder `resume` without repeating completed
-    cells. An interrupted or failed study keeps everything measured so far.
+    Return None in all processes but the main one, which alone receives results. The study is stored in a new folder
+    below `out`. If `resume` is the folder of an unfinished study, that study is continued without repeating its
+    completed cells. An interrupted or failed study keeps everything measured so far.
     """
     with ExitStack() as stack:
         folder, stored = None, None
@@ -48,21 +52,21 @@ def run_study(
             raise UsageError("--resume cannot be used when workers are started by another launcher; leave it out")
         header = _Header(study, stored)
         if folder is None and is_main:
-            first = header.result(Progress(), INTERRUPTED)  # the status if the process is killed
+            first = header.result(Progress(), INTERRUPTED)  # this status stays if the process is killed
             folder = stack.enter_context(new_folder(out, f"{study.name}-{study.title}", study.recipe, first))
         return _Execution(study, launch, launcher, listener, out, folder, header).run()
 
 
 def find_unfinished(study: Study, out: Path) -> Path | None:
-    """Return the folder of the newest unfinished study with the same request.
+    """Return the folder of the newest unfinished study below `out` that has the same request as `study`, or None.
 
-    Raises UsageError if another process is running it.
+    Raises UsageError if another process is running the study in that folder.
     """
     return find_unfinished_folder(_Header(study).result(Progress(), INTERRUPTED), _request_keys(study), out)
 
 
 def interleave(cells: Iterable[Cell]) -> Iterator[Cell]:
-    """Yield every cell once per repeat, every other repeat backwards.
+    """Yield the cells (planned runs) repeat by repeat, in reverse order in every other repeat.
 
     A machine that slows down over time therefore does not always slow down the same cells.
     """
@@ -74,7 +78,7 @@ def interleave(cells: Iterable[Cell]) -> Iterator[Cell]:
 
 
 def _check_same_request(study: Study, stored: StudyResult, folder: Path) -> None:
-    """Raise UsageError if a stored study has another request."""
+    """Raise UsageError if the stored study was made for another request than `study`."""
     request = request_of(_Header(study).result(Progress(), INTERRUPTED), _request_keys(study))
     for key, value in request_of(stored, _request_keys(study)).items():
         if value != request[key]:
@@ -85,24 +89,27 @@ def _check_same_request(study: Study, stored: StudyResult, folder: Path) -> None
 
 
 def _request_keys(study: Study) -> tuple[str, ...]:
-    """Return the fields that identify a request, with the digests of the user's own files."""
+    """Return the names of the fields that identify a request.
+
+    One of them is `code`, which holds digests of the user's own files.
+    """
     return (*study.request_keys, "code")
 
 
 def _names_in(study: Study) -> Iterator[str]:
-    """Yield all names in a study that may refer to the user's own files."""
+    """Yield all names in a study that may refer to the user's own files, such as models and data sets."""
     for cell in study.cells():
         recipe = cell.recipe
         yield from (recipe.model.name, recipe.data.name, recipe.train.loss, cell.entry.spec, recipe.comm)
 
 
 class _Header:
-    """Fields that every study's result has; `result` fills them in for the current state."""
+    """Fields that the results of all studies share. `result` fills them in for the current state of a study."""
 
     def __init__(self, study: Study, stored: StudyResult | None = None) -> None:
         self._study, self._recipe = study, study.stored_recipe
         self._code = digests_of_files(_names_in(study)) or None
-        self._environment: Environment = environment()  # taken before the study adds load
+        self._environment: Environment = environment()  # read before the study adds load to the machine
         self._started = stored.started if stored else time.strftime("%Y-%m-%dT%H:%M:%S%z")
         self._wall_s = (stored.wall_s if stored else None) or 0.0
         self._begun_s = time.perf_counter()
@@ -128,7 +135,7 @@ class _Header:
 
 
 class _Execution:
-    """One execution of a study, from its first cell to its last."""
+    """One execution of a study, from its first cell (planned run) to its last."""
 
     def __init__(
         self,
@@ -157,7 +164,7 @@ class _Execution:
                 study.end(self._folder.path, self._progress)
         except BaseException as error:
             status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
-            error.__notes__ = []  # notes of the run name its own folder
+            error.__notes__ = []  # they name the folder of the run instead of the study's
             result = self._store(status, str(error))
             if result is not None and self._folder is not None:
                 error.add_note(f"completed runs are kept; continue with --resume {self._folder.path}")
@@ -168,7 +175,7 @@ class _Execution:
         return StudyOutcome(result, self._folder.path)
 
     def _run_stage(self, cells: Sequence[Cell]) -> None:
-        """Run the cells that have not been measured."""
+        """Run the cells of a stage that are not measured yet. Skip further repeats of cells that failed."""
         if self._header.stored is not None and self._folder is not None:
             for cell in cells:
                 known = self._folder.result_of(cell)
@@ -219,13 +226,16 @@ class _Execution:
         return self._launch(cell.entry.num_processes, cell.recipe.cluster)
 
     def _can_continue_after(self, error: PacelineError) -> bool:
-        """Return whether the study can continue. Processes that cells share must have survived the failure."""
+        """Return whether the study can continue after this error.
+
+        The study must allow it. If cells share their worker processes, these must have survived the error, too.
+        """
         if not self._study.continues_after_failure:
             return False
         return self._launcher is None or (isinstance(error, WorkerError) and self._launcher.can_go_on)
 
     def _measure_overhead(self) -> None:
-        """Measure the profiling overhead if the study reports it. A failure becomes a caution."""
+        """Measure the profiling overhead if the study reports it. If that fails, add a caution to the study."""
         probe = self._study.probe(self._progress)
         if probe is None or self._launcher is None:
             return

@@ -1,4 +1,4 @@
-"""Entries of studies: the strategies that the user named, validated, and the one-worker baseline."""
+"""Entries of studies: a strategy that the user named, or the one-worker baseline, after validation."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ONE_WORKER = "one-worker"
 
 @dataclass(frozen=True)
 class Entry:
-    """One strategy or baseline of a study, with its number of workers."""
+    """One strategy of a study, or its one-worker baseline, with the number of workers."""
 
-    label: str  # as shown to the user
+    label: str  # the strategy's name in tables and messages
     spec: str  # the strategy that runs
     name: str
     options: Options
@@ -37,7 +37,10 @@ class Entry:
         return self.num_workers + self.num_servers
 
     def recipe(self, recipe: Recipe) -> Recipe:
-        """Return the recipe that this entry runs. The global batch does not depend on the number of workers."""
+        """Return the recipe that this entry runs.
+
+        If the entry has another number of workers than `recipe`, the global batch size stays that of `recipe`.
+        """
         changes: Changes = {"strategy": self.spec, "strategies": [], "codec": self.codec}
         if self.num_workers != recipe.workers:
             changes |= {"workers": self.num_workers, "train.batch_size": recipe.batch_size}
@@ -45,9 +48,10 @@ class Entry:
 
 
 def settle_comm(recipe: Recipe, num_nodes: int = 1) -> Recipe:
-    """Replace comm `auto` by a named comm; raise UsageError for a comm that cannot be used here.
+    """Return the recipe with a definite comm (communication backend) instead of `auto`.
 
-    Emulated nodes count as hosts: they share no memory.
+    Raises UsageError if the recipe names a comm that cannot be used here. Emulated nodes count as separate hosts,
+    because they share no memory.
     """
     num_nodes = max(num_nodes, recipe.cluster.nodes)
     if recipe.comm == AUTO:
@@ -61,7 +65,7 @@ def settle_comm(recipe: Recipe, num_nodes: int = 1) -> Recipe:
 
 
 def reason_against_comm(comm_name: str, num_nodes: int = 1) -> str:
-    """Return why processes cannot use a comm here, or an empty string."""
+    """Return why a comm (communication backend) cannot connect processes here, or an empty string if it can."""
     comm = comms.get(comm_name)
     if not comm.between_processes:
         return "it does not connect processes"
@@ -71,9 +75,9 @@ def reason_against_comm(comm_name: str, num_nodes: int = 1) -> str:
 
 
 def make_entry(text: str, recipe: Recipe) -> Entry:
-    """Parse and validate one strategy of a study."""
+    """Parse a strategy that the user named, and check that it can run. Raise UsageError if not."""
     if text == ONE_WORKER:
-        # The same code without peers: any strategy is exact.
+        # It runs the same code without other workers, which is exact with any strategy.
         return Entry(text, "none", text, {}, recipe.codec, Guarantee.EXACT.value, 1)
     spec = StrategySpec.parse(text, recipe.codec)
     strategy = spec.build()
@@ -98,13 +102,13 @@ def make_entry(text: str, recipe: Recipe) -> Entry:
 
 
 def check_models(entries: list[Entry], tensors: Sequence[TensorSpec]) -> None:
-    """Raise UsageError for a model that one of the strategies cannot train."""
+    """Raise UsageError if one of the strategies cannot train a model with these tensors."""
     for entry in entries:
         check_model_of(StrategySpec.parse(entry.spec, entry.codec).build(), tensors)
 
 
 def make_entries(texts: tuple[str, ...], recipe: Recipe) -> list[Entry]:
-    """Parse the strategies of a study; raise UsageError if one is repeated."""
+    """Parse and check the strategies of a study. Raise UsageError if one is named twice or cannot run."""
     entries = [make_entry(text, recipe) for text in texts]
     check_not_repeated(entries)
     return entries

@@ -1,4 +1,7 @@
-"""Successive halving for tune: plan the rungs, select the candidates of each, choose the best. Pure functions."""
+"""Successive halving for the tune study: plan the rungs (rounds), choose who goes on, choose the winner.
+
+All functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +15,27 @@ from paceline.results import RunResult, changed
 from paceline.results.study import Candidate, RungResult
 from paceline.study.run_results import interval_of
 
-FINALISTS = 4  # without the reference
-EARLY_ROUNDS = 2  # repeats of rungs before the last
-CHANCE_ERRORS = 3.0  # an accuracy counts if it is this many standard errors above chance
-TIE = 1.05  # within this factor of the fastest, if not significantly slower, the stronger guarantee wins
+FINALISTS = 4  # candidates in the last rung, besides the reference
+EARLY_ROUNDS = 2  # repeats in the rungs before the last
+CHANCE_ERRORS = 3.0  # standard errors by which an accuracy must exceed that of random guessing to be meaningful
+TIE = 1.05  # candidates tie with the fastest if their time is within this factor and not significantly larger
 STRENGTH = ("EXACT", "LOSSY", "PERIODIC", "PARTIAL", "STALE", "NONE")
 
 
 @dataclass(frozen=True)
 class Rung:
-    """One round of successive halving: steps and repeats per candidate, and how many candidates go on to the next."""
+    """One round of successive halving: how long and how often each candidate runs, and how many go on."""
 
     number: int
     steps: int
     repeats: int
     num_kept: int
-    leniency: float  # factor on the margins: wider in early rungs
+    leniency: float  # factor by which the margins are wider than in the last rung
 
 
 @dataclass(frozen=True, kw_only=True)
 class Margins:
-    """Allowed loss against the reference: points of accuracy, or percent of the test loss."""
+    """How much worse than the reference a candidate may be: points of test accuracy, or percent of test loss."""
 
     points: float = 0.5
     loss_percent: float = 2.0
@@ -40,13 +43,16 @@ class Margins:
 
 @dataclass(frozen=True, kw_only=True)
 class Guessing:
-    """Accuracy of random guessing, from the number of classes (0: unknown) and of test samples."""
+    """What is needed to compare an accuracy with random guessing: the numbers of classes and of test samples.
+
+    A number of classes of 0 means that it is unknown.
+    """
 
     num_classes: int
     num_test_samples: int
 
     def is_beaten_by(self, accuracy: float) -> bool:
-        """Return whether an accuracy is clearly above chance."""
+        """Return whether an accuracy is clearly above that of random guessing, as far as the classes are known."""
         if not self.num_classes:
             return True
         chance = 1 / self.num_classes
@@ -57,9 +63,11 @@ class Guessing:
 def plan_rungs(
     num_candidates: int, *, total_steps: int, eta: int, repeats: int, warmup: int, period: int
 ) -> list[Rung]:
-    """Plan rungs whose steps grow `eta`-fold up to all steps, as many as needed and possible.
+    """Plan the rungs. Each has about `eta` times the steps of the one before, and the last has all steps.
 
-    In every rung but the last, the timed steps are a whole number of periods.
+    There are as many rungs as it takes to get down to FINALISTS candidates, unless the first would have fewer steps
+    than the warm-up and one synchronisation period. In every rung but the last, the timed steps are a whole number of
+    periods.
     """
     least = warmup + period
     num_useful = 1 + max(math.ceil(math.log(max(num_candidates / FINALISTS, 1), eta) - 1e-9), 0)
@@ -91,7 +99,7 @@ def judge_rung(
     margins: Margins,
     guessing: Guessing,
 ) -> RungResult:
-    """Return the table of a rung: time, accuracy, loss against the reference, and whether each candidate is kept."""
+    """Return the table of a rung: every candidate's time, accuracy, gap to the reference, and whether it goes on."""
     exact = measured[reference]
     judged_by = _judged_by(exact, guessing)
     margin = (margins.points if judged_by == "accuracy" else margins.loss_percent) * rung.leniency
@@ -111,12 +119,15 @@ def judge_rung(
 
 
 def survivors(table: RungResult) -> list[str]:
-    """Return the candidates of the next rung, always including the reference."""
+    """Return the labels of the candidates that go on to the next rung. The reference is always one of them."""
     return [row.label for row in table.rows if row.end in ("kept", "reference")]
 
 
 def best_candidate(table: RungResult) -> Candidate:
-    """Return the fastest candidate within the margin; among ties the one with the strongest guarantee."""
+    """Return the fastest of the candidates that are accurate enough.
+
+    Candidates that are nearly as fast tie with it. Of these, the one with the strongest guarantee wins.
+    """
     accurate = [row for row in table.rows if row.is_within]
     fastest = min(accurate, key=step_time_s)
     ties = [row for row in accurate if row is fastest or _is_tie(row, fastest)]
@@ -124,7 +135,7 @@ def best_candidate(table: RungResult) -> Candidate:
 
 
 def step_time_s(row: Candidate) -> float:
-    """Return the step time in seconds; infinite for a failed candidate."""
+    """Return the step time of a candidate in seconds. It is infinite for a candidate that failed."""
     return math.inf if row.iteration_s is None else row.iteration_s
 
 
@@ -146,12 +157,14 @@ def _row(
     pairs = list(zip(results, exact, strict=False))
     # Exact strategies differ from the reference by rounding only.
     gaps = (
-        [0.0] * len(pairs) if first.guarantee == "EXACT" else [_gap(ours, theirs, judged_by) for ours, theirs in pairs]
+        [0.0] * len(pairs)
+        if first.guarantee == "EXACT"
+        else [_shortfall(ours, theirs, judged_by) for ours, theirs in pairs]
     )
     gap = statistics.fmean(gaps)
     return Candidate(
         label=first.label,
-        end="",  # set once all rows are known
+        end="",  # set by `judge_rung` once all rows are known
         strategy=first.strategy,
         options=first.options,
         codec=first.codec,
@@ -171,12 +184,15 @@ def _row(
 
 
 def slowest_worker_s(result: RunResult) -> float:
-    """Return the mean step time of the slowest worker."""
+    """Return the mean step time of the slowest worker of a run, in seconds."""
     return max(worker.iteration_s for worker in result.per_worker)
 
 
-def _gap(ours: RunResult, theirs: RunResult, judged_by: str) -> float:
-    """Return what is lost against the reference, in points or percent; infinite if the score is not finite."""
+def _shortfall(ours: RunResult, theirs: RunResult, judged_by: str) -> float:
+    """Return how much worse a result is than the reference. A missing or infinite score counts as infinitely worse.
+
+    The unit is points of accuracy, or percent of the reference's test loss.
+    """
     if judged_by == "accuracy":
         mine, other = ours.final.test_accuracy, theirs.final.test_accuracy
     else:

@@ -1,4 +1,4 @@
-"""Registry of studies, found by walking this package: one file or folder with one class each."""
+"""Registry of studies. It imports the modules of this package to find their study classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Analysis of one run: training curve, cost of the target accuracy, split of the step time, stragglers, trace."""
+"""Analysis of one run: training curve, cost of the target accuracy, parts of the step time, stragglers, trace."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ CURVE_POINTS = 400
 
 @dataclass(frozen=True, kw_only=True)
 class RunAnalysis:
-    """Results of the analysis of the workers' files, and the bytes of each link."""
+    """What the files of a run's workers show, and the bytes sent from each worker to each other."""
 
     files: Analysis = field(default_factory=Analysis)
     links: list[Link] | None = None
 
 
 def analyse_run(recipe: Recipe, workers: Sequence[WorkerReport], folder: Path | None) -> RunAnalysis:
-    """Analyse the workers' files, and collect the links from their reports."""
+    """Analyse the files that the workers wrote, and collect the bytes per link from the workers' reports."""
     analysis = Analysis()
     if folder is not None and (folder / "workers").is_dir():
         first, last = timed_steps(recipe, len(workers[0].iteration_s))
@@ -41,16 +41,19 @@ def analyse_run(recipe: Recipe, workers: Sequence[WorkerReport], folder: Path | 
 
 
 def timed_steps(recipe: Recipe, num_steps: int) -> tuple[int, int]:
-    """Return the first and last timed step. The warm-up is included if no step would be left without it."""
+    """Return the first and the last timed step.
+
+    The steps of the warm-up are timed only if no other step would be left.
+    """
     last = min(num_steps, recipe.train.timed_iterations or num_steps) - 1
     first = recipe.train.warmup_iterations
     return (first, last) if first <= last else (0, last)
 
 
 def stragglers_of_most_repeats(repeats: Sequence[RunResult]) -> list[Straggler] | None:
-    """Return the stragglers found in most repeats for the same phase, with medians of their figures.
+    """Return the workers that were stragglers in the same phase in more than half of the repeats.
 
-    The result is None if stragglers were not measured, or with too few steps or workers.
+    Their delays are medians over these repeats. Return None if stragglers could not be determined in any repeat.
     """
     measured = [repeat.stragglers for repeat in repeats if repeat.stragglers is not None]
     if not measured:
@@ -74,7 +77,7 @@ def _median_straggler(ones: list[Straggler]) -> Straggler:
 
 
 def _wire_factors(comm_name: str, world_size: int) -> Factors:
-    """Return a function for the bytes on the wire per payload byte that an operation sends and receives."""
+    """Return a function that says how many bytes an operation sends and receives per byte of payload."""
     comm = comms.get(comm_name)
 
     def factors(op: str, peer: int | None, rank: int) -> tuple[float, float]:
@@ -85,7 +88,7 @@ def _wire_factors(comm_name: str, world_size: int) -> Factors:
 
 
 def trace_run(path: Path, *, target: Path | None = None, steps: StepRange | None = None) -> TraceSummary:
-    """Write the merged trace of one run; raise UsageError for a study."""
+    """Merge the traces of a run's workers into one file. Raise UsageError if the folder is that of a study."""
     stored = read(path)
     folder = stored.folder
     if stored.kind != "run":
@@ -96,9 +99,10 @@ def trace_run(path: Path, *, target: Path | None = None, steps: StepRange | None
 
 
 def training_curve(workers: Sequence[WorkerReport]) -> Curve:
-    """Return loss, accuracy, time and bytes over steps for all workers together, thinned for charts.
+    """Return loss, accuracy, time and bytes over steps, for all workers together.
 
-    Asynchronous workers may have different numbers of steps; each contributes to its own steps only.
+    Long runs are thinned to CURVE_POINTS points for charts. Asynchronous workers may have different numbers of steps.
+    Each worker contributes to its own steps only.
     """
     num_steps = max(len(worker.loss) for worker in workers)
     stride = max(-(-num_steps // CURVE_POINTS), 1)
@@ -136,7 +140,10 @@ def _loss_sum(workers: Sequence[WorkerReport], first: int, end: int) -> float:
 
 
 def total_sent_bytes(workers: Sequence[WorkerReport], step: int) -> int | None:
-    """Return the bytes that all workers have sent by the end of a step; None if they were not counted."""
+    """Return how many bytes all workers together have sent by the end of a step.
+
+    Return None if bytes were not counted.
+    """
     total = 0
     for worker in workers:
         if worker.step_sent_bytes is None:
@@ -146,12 +153,15 @@ def total_sent_bytes(workers: Sequence[WorkerReport], step: int) -> int | None:
 
 
 def evaluations_with_bytes(workers: Sequence[WorkerReport]) -> list[Evaluation]:
-    """Return rank 0's evaluations, each with the bytes that all workers had sent by then."""
+    """Return rank 0's evaluations, each with the bytes that all workers together had sent by then."""
     return [changed(one, sent_bytes=total_sent_bytes(workers, one.step)) for one in workers[0].evaluations]
 
 
 def cost_of_target(accuracy: float | None, workers: Sequence[WorkerReport]) -> Target | None:
-    """Return the cost of reaching the target, or the best accuracy; None if there is no target."""
+    """Return how many steps, epochs, seconds and bytes it took to reach the target accuracy.
+
+    If it was not reached, the result has the best accuracy instead. Return None if there is no target.
+    """
     if accuracy is None:
         return None
     scored = [(row, row.accuracy) for row in evaluations_with_bytes(workers) if row.accuracy is not None]
@@ -172,7 +182,11 @@ def cost_of_target(accuracy: float | None, workers: Sequence[WorkerReport]) -> T
 
 
 def combine_targets(targets: Sequence[Target | None]) -> Target | None:
-    """Combine repeats: medians if all reached the target; otherwise the best accuracy of those that did not."""
+    """Combine the costs of reaching the target accuracy over all repeats.
+
+    If every repeat reached it, the costs are medians. Otherwise the result has the best accuracy of the repeats that
+    did not reach it. Return None if a repeat has no target.
+    """
     known = [target for target in targets if target is not None]
     if not known or len(known) < len(targets):
         return None
@@ -186,7 +200,7 @@ def combine_targets(targets: Sequence[Target | None]) -> Target | None:
     if not combined.reached:
         best = [target.best for target in known if not target.reached and target.best is not None]
         return changed(combined, best=max(best, default=None))
-    return changed(  # lower medians, so that each is the value of a repeat
+    return changed(  # steps, epochs and bytes are lower medians, which are values of a repeat
         combined,
         step=summarise_if_complete(statistics.median_low, [target.step for target in reached]),
         epoch=summarise_if_complete(statistics.median_low, [target.epoch for target in reached]),

@@ -1,4 +1,7 @@
-"""Results of runs from worker reports, and rows that compare them. Pure functions."""
+"""Results of runs, computed from the workers' reports, and table rows that compare them.
+
+All functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ from paceline.study.run_analysis import (
 def run_result(
     recipe: Recipe, entry: Entry, workers: Sequence[WorkerReport], total_s: float, analysis: RunAnalysis | None = None
 ) -> RunResult:
-    """Return the result of one run; `analysis` is that of the workers' files."""
+    """Return the result of one run from its workers' reports. `analysis` has what the workers' files show."""
     train = recipe.train
     analysis = analysis or RunAnalysis()
 
@@ -40,7 +43,7 @@ def run_result(
         return timed_values(values, warmup=train.warmup_iterations, limit=train.timed_iterations)
 
     times = [without_warmup(worker.iteration_s) for worker in workers]
-    busy_s = max(sum(values) for values in times)  # until the slowest worker is done, also if asynchronous
+    busy_s = max(sum(values) for values in times)  # until the slowest worker is done, also if workers are asynchronous
     samples = sum(sum(without_warmup(worker.num_samples)) for worker in workers)
     epoch_s, epoch_without_data_s = _epoch_times(workers)
     num_steps = len(workers[0].iteration_s)
@@ -84,7 +87,7 @@ def run_result(
 
 
 def combine(repeats: Sequence[RunResult]) -> Row:
-    """Combine the repeats of one entry to a row: medians, and a confidence interval of the iteration time."""
+    """Combine the repeats of one strategy to a row with medians and a confidence interval of the iteration time."""
     middle = sorted(repeats, key=lambda repeat: repeat.iteration_s.mean)[(len(repeats) - 1) // 2]
     means = [repeat.iteration_s.mean for repeat in repeats]
 
@@ -111,15 +114,18 @@ def combine(repeats: Sequence[RunResult]) -> Row:
 def compare_rows(rows: Sequence[Row]) -> list[Row]:
     """Compare every row with the fastest strategy, with one worker, and with workers that never synchronise.
 
-    Ratios are those of the displayed times; intervals and verdicts come from paired repeats. The limit is the time of
-    the slowest worker that never synchronises, because a strategy that synchronises in every step waits for it.
+    Ratios are those of the displayed times. Intervals and verdicts come from paired repeats. With workers that never
+    synchronise, the time of the slowest is the limit, because a strategy that synchronises in every step waits for the
+    slowest worker.
     """
     if not rows:
         return []
     fastest = fastest_of(rows)
     one_worker = next((row for row in rows if row.workers == 1), None)
     unsynchronised = [row for row in rows if row.workers > 1 and row.guarantee == "NONE"]
-    limit = min(unsynchronised, key=lambda row: row.label != "none", default=None)  # prefer `none`, which does least
+    limit = min(
+        unsynchronised, key=lambda row: row.label != "none", default=None
+    )  # prefer the strategy `none`, which does least
     return [_compare_row(row, fastest, one_worker, limit) for row in rows]
 
 
@@ -157,10 +163,11 @@ def _compare_row(row: Row, fastest: Row, one_worker: Row | None, limit: Row | No
 
 
 def fastest_of(rows: Sequence[Row]) -> Row:
-    """Return the fastest strategy, without the baselines (one worker, and workers that never synchronise).
+    """Return the row of the fastest strategy. The baselines only count if there is no other row.
 
-    Exact and lossy strategies come before stale and drifting ones, which train a different model. Rows that a study
-    judges not accurate enough (`is_within`) are left out.
+    The baselines are one worker, and workers that never synchronise. Exact and lossy strategies take precedence over
+    the others, whose replicas differ during training. Rows that a study judged not accurate enough (`is_within`) are
+    left out.
     """
     several = [row for row in rows if row.workers > 1 and row.guarantee != "NONE" and row.is_within is not False]
     rivals = [row for row in several if row.guarantee in ("EXACT", "LOSSY")] or several or rows
@@ -172,9 +179,11 @@ def interval_of(ratio: Ratio) -> Interval | None:
 
 
 def _slowest_repeats(row: Row) -> list[float]:
-    """Return the mean iteration time of the slowest worker in each compared repeat."""
+    """Return, for every repeat that is compared, the mean iteration time of its slowest worker."""
     means = row.iteration_mean_s_repeats
-    return (row.slowest_mean_s_repeats or means)[: len(means)]  # the first versions stored none
+    return (row.slowest_mean_s_repeats or means)[
+        : len(means)
+    ]  # the first versions did not store the slowest workers' means
 
 
 def _verdict(is_different: bool | None, ratio: float) -> str:
@@ -186,7 +195,10 @@ def _verdict(is_different: bool | None, ratio: float) -> str:
 
 
 def _median_summary(summaries: Sequence[TimeSummary]) -> TimeSummary:
-    """Return the median of each figure that all repeats have; the first versions stored fewer percentiles."""
+    """Return the medians over repeats of the mean time and its percentiles.
+
+    A percentile that a repeat lacks is None, because the first versions stored fewer percentiles.
+    """
     return TimeSummary(
         mean=statistics.median(one.mean for one in summaries),
         p50=statistics.median(one.p50 for one in summaries),
@@ -196,7 +208,7 @@ def _median_summary(summaries: Sequence[TimeSummary]) -> TimeSummary:
 
 
 def _final(workers: Sequence[WorkerReport]) -> Final:
-    """Return the final scores: training scores weighted by samples, test scores averaged over replicas."""
+    """Return loss and accuracy at the end: in training weighted by samples, in the test averaged over replicas."""
     weights = [sum(worker.num_samples) for worker in workers]
 
     def weighted(values: Sequence[float]) -> float:
@@ -234,7 +246,7 @@ def _worker_result(worker: WorkerReport, times: list[float]) -> WorkerResult:
 
 
 def _merged_staleness(distributions: Sequence[dict[str, dict[str, int]] | None]) -> Staleness | None:
-    """Merge the staleness distributions of all workers; return None if no worker measured one."""
+    """Merge the distributions of staleness that the workers measured, or return None if no worker did."""
     counts: dict[int, int] = {}
     for distribution in distributions:
         for value, count in (distribution or {"counts": {}})["counts"].items():
@@ -246,7 +258,10 @@ def _merged_staleness(distributions: Sequence[dict[str, dict[str, int]] | None])
 
 
 def _epoch_times(workers: Sequence[WorkerReport]) -> tuple[float | None, float | None]:
-    """Return the mean time of an epoch with and without loading data; None if no epoch was completed."""
+    """Return the mean seconds per epoch, with and without loading data.
+
+    Both are None if no epoch was completed.
+    """
     length = workers[0].steps_per_epoch
     num_epochs = len(workers[0].iteration_s) // length
     if num_epochs == 0:

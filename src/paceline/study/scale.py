@@ -1,4 +1,4 @@
-"""The scale study: strategies with increasing numbers of workers, compared with one worker."""
+"""The scale study: run strategies with increasing numbers of workers, and compare them with one worker."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from paceline.text import file_name_of
 
 BOTH = "both"
 
-Work = tuple[str, int, int]  # label, workers, global batch
+Work = tuple[str, int, int]  # the strategy's label, number of workers, global batch size
 
 
 @dataclass(frozen=True)
 class ScalePoint:
-    """One strategy with a number of workers in one mode."""
+    """One strategy with one number of workers in one mode: strong or weak scaling."""
 
     mode: str
     recipe: Recipe  # with the batch size that the mode sets for this number of workers
@@ -38,13 +38,13 @@ class ScalePoint:
 
     @property
     def work(self) -> Work:
-        """Key of the measurement. Points of both modes with the same work are measured once."""
+        """Key of the measurement of this point. Points with equal keys, in both modes, share one measurement."""
         return self.entry.label, self.entry.num_workers, self.recipe.batch_size
 
 
 @dataclass(frozen=True)
 class Job:
-    """One measurement, and the points that share it."""
+    """One measurement of a scale study, and the points that share it."""
 
     points: tuple[ScalePoint, ...]
 
@@ -75,14 +75,17 @@ class Job:
 
 
 def work_key(work: Work) -> str:
-    """Return the key of the cells that measure some work."""
+    """Return the text that identifies a measurement among the runs of the study."""
     label, num_workers, batch_size = work
     return f"{label} on {num_workers}, batch {batch_size}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale(Study):
-    """Study of strategies with several numbers of workers; `refused` lists points that cannot run, with reasons."""
+    """Study of strategies with several numbers of workers.
+
+    `refused` lists the points that cannot run, with the reasons.
+    """
 
     name: ClassVar[str] = "scale"
     result_type: ClassVar[type[StudyResult]] = ScaleResult
@@ -99,7 +102,7 @@ class Scale(Study):
 
     @classmethod
     def prepare(cls, recipe: Recipe, workers: Sequence[int], modes: Sequence[str], *, repeats: int = 1) -> Scale:
-        """Validate the request; `recipe` is the one with the most workers."""
+        """Check the request, and create the study. The number of workers in `recipe` must be the largest one."""
         assert recipe.workers == max(workers), "the recipe has the largest number of workers"
         texts = [text for text in recipe.strategies if text != ONE_WORKER]
         if not texts:
@@ -111,7 +114,7 @@ class Scale(Study):
         check_not_repeated([of_strategy[0].entry for of_strategy in points_by_strategy])
         references = [_point(make_entry(ONE_WORKER, recipe), recipe, mode) for mode in modes]
         points = (*references, *(point for of_strategy in points_by_strategy for point in of_strategy))
-        # The most workers have the largest batch and the fewest steps: a recipe valid there is valid with fewer.
+        # With the most workers, batches are largest and steps fewest. A recipe valid there is valid with fewer workers.
         facts = preflight(recipe, [of_strategy[-1].entry for of_strategy in points_by_strategy])
         return cls(
             recipe=recipe,
@@ -132,7 +135,7 @@ class Scale(Study):
 
     @property
     def jobs(self) -> list[Job]:
-        """Measurements in the order in which they run, from few workers to many."""
+        """All measurements in the order in which they run, from few workers to many."""
         by_work: dict[Work, list[ScalePoint]] = {}
         for point in sorted(self.points, key=lambda point: point.entry.num_workers):
             by_work.setdefault(point.work, []).append(point)
@@ -140,7 +143,7 @@ class Scale(Study):
 
     @property
     def points_in_table_order(self) -> list[ScalePoint]:
-        """Points by mode, strategy and number of workers."""
+        """All points, sorted by mode, then by strategy, then by number of workers."""
         labels = list(dict.fromkeys(point.entry.label for point in self.points))
 
         def place(point: ScalePoint) -> tuple[int, int, int]:
@@ -150,7 +153,7 @@ class Scale(Study):
 
     @property
     def constant_batches(self) -> dict[str, dict[str, int]]:
-        """Batch size that each mode keeps constant, as stored in the result."""
+        """The batch size that each mode keeps constant, in the form in which the result stores it."""
         sizes = {STRONG: {"batch_size": self.recipe.batch_size}, WEAK: {"worker_batch_size": worker_batch(self.recipe)}}
         return {mode: sizes[mode] for mode in self.modes}
 
@@ -162,7 +165,10 @@ class Scale(Study):
         return self.repeat_cells([job.cell for job in self.jobs], self.repeats)
 
     def probe(self, progress: Progress) -> OverheadProbe | None:
-        """Measure the profiling overhead with the most workers, among the strategies that did not fail there."""
+        """Request a measurement of the profiling overhead with the largest number of workers.
+
+        Strategies that failed with that number are left out. Return None if all of them failed.
+        """
         largest = [job for job in self.jobs if job.entry.num_workers == self.recipe.workers]
         entries = [job.entry for job in largest if job.cell.key not in progress.failures]
         if not entries:
@@ -211,7 +217,7 @@ class Scale(Study):
 
 
 def parse_workers(text: str) -> tuple[int, ...]:
-    """Parse `1,2,3,4` or `1-4` into sorted, distinct numbers."""
+    """Parse numbers of workers such as `1,2,3,4` or `1-4`. Return them sorted and without repetitions."""
     numbers: set[int] = set()
     for word in (word.strip() for word in text.split(",")):
         match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", word)
@@ -235,7 +241,10 @@ def parse_mode(text: str) -> tuple[str, ...]:
 
 
 def worker_batch(recipe: Recipe) -> int:
-    """Return the batch size per worker in weak scaling: as set, or the global batch size over the most workers."""
+    """Return the batch size per worker in weak scaling.
+
+    It is the one in the recipe if set, and otherwise the global batch size over the largest number of workers.
+    """
     return recipe.train.worker_batch_size or recipe.batch_size // recipe.workers
 
 
@@ -251,7 +260,10 @@ def _check_nodes(recipe: Recipe, numbers: Sequence[int]) -> None:
 def _points_of_strategy(
     text: str, recipe: Recipe, numbers: Sequence[int], modes: Sequence[str], refused: list[Failure]
 ) -> list[ScalePoint]:
-    """Return the points of one strategy, and add to `refused` those that cannot run; raise UsageError if none can."""
+    """Return the points of one strategy that can run. Raise UsageError if there are none.
+
+    Points that cannot run are appended to `refused`, with the reasons.
+    """
     spec = StrategySpec.parse(text, recipe.codec)
     spec.build()
     points: list[ScalePoint] = []

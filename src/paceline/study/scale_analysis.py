@@ -17,7 +17,7 @@ PARTS = ("compute", "communication", "overlap", "waiting", "data", "rest")
 
 
 def modes_of(rows: Sequence[Row]) -> list[str]:
-    """Return the measured modes, strong scaling first."""
+    """Return the scaling modes in which rows were measured, strong before weak."""
     measured = {mode_of(row) for row in rows}
     return [mode for mode in MODES if mode in measured]
 
@@ -28,19 +28,19 @@ def mode_of(row: Row) -> str:
 
 
 def reference_of(rows: Sequence[Row], mode: str) -> Row | None:
-    """Return the one-worker row that all points of a mode are compared with; None if it was not measured."""
+    """Return the one-worker row with which the rows of a mode are compared, or None if it was not measured."""
     return next((row for row in rows if row.label == ONE_WORKER and mode_of(row) == mode), None)
 
 
 def rows_by_strategy(rows: Sequence[Row], mode: str) -> dict[str, list[Row]]:
-    """Return the rows of one mode by strategy, sorted by number of workers, without the reference."""
+    """Return the rows of one mode by strategy, sorted by number of workers. The one-worker row is left out."""
     in_mode = [row for row in rows if mode_of(row) == mode and row.label != ONE_WORKER]
     labels = dict.fromkeys(row.label for row in in_mode)
     return {label: sorted((row for row in in_mode if row.label == label), key=_num_workers) for label in labels}
 
 
 def add_scaling(rows: Sequence[Row]) -> list[Row]:
-    """Add `scaling` to the rows, and compare strategies with the same number of workers."""
+    """Return the rows with `scaling` filled in, and compare strategies that have the same number of workers."""
     scaled: dict[tuple[str, str, int], Row] = {}
     for mode in modes_of(rows):
         reference = reference_of(rows, mode)
@@ -61,7 +61,10 @@ def _point_key(row: Row) -> tuple[str, str, int]:
 
 
 def best_point(rows: Sequence[Row]) -> Row:
-    """Return the point with the highest throughput, preferably one whose workers synchronise."""
+    """Return the row with the highest throughput.
+
+    Prefer rows with several workers, and of these rows whose workers synchronise.
+    """
     several = [row for row in rows if row.workers > 1]
     rivals = [row for row in several if row.guarantee != "NONE"] or several or rows
     return max(rivals, key=lambda row: row.samples_per_s)
@@ -70,9 +73,9 @@ def best_point(rows: Sequence[Row]) -> Row:
 def paying(rows: Sequence[Row]) -> list[ScalingLimit]:
     """Return, for every mode and strategy, the number of workers up to which throughput grows.
 
-    A number of workers pays if its throughput is significantly above that of the last number that paid, starting from
-    one worker. `pays_until` is the last such number: 1 if there is none, None without a confidence interval (a single
-    repeat, or no reference).
+    A number of workers pays if its throughput is significantly above that of the next smaller number that pays. One
+    worker always pays. `pays_until` is the largest number that pays. It is None without confidence intervals, that is
+    with a single repeat or without a measurement of one worker.
     """
     paying_rows = []
     for mode in modes_of(rows):
@@ -104,7 +107,10 @@ def speedup_of(row: Row) -> float | None:
 
 
 def _last_paying(line: Sequence[Row], reference: Row | None) -> tuple[int, Gain | None, Gain | None]:
-    """Return the last number of workers that pays, its gain, and the gain of the first later number that does not."""
+    """Return the largest number of workers that pays, and two gains in throughput.
+
+    The first gain is that of this number. The second is that of the next larger number, which does not pay.
+    """
     if reference is None:
         return 1, None, None
     last, reached, missed = reference, None, None
@@ -118,13 +124,13 @@ def _last_paying(line: Sequence[Row], reference: Row | None) -> tuple[int, Gain 
 
 
 def _scaling(row: Row, reference: Row | None, before: Row | None) -> Scaling:
-    """Compare a point with one worker, and with the point before it, which has fewer workers."""
+    """Compare a row with the one-worker row, and with the row `before`, which has the next fewer workers."""
     scaling = changed(_split_in_seconds(row), gain=_gain(row, before) if before is not None else None)
     if reference is None:
         return scaling
     num_workers, alone_s = _num_workers(row), reference.iteration_s.mean
     speedup, bounds = _throughput(row, reference)
-    share = _work(row) / num_workers  # of the reference's step per worker
+    share = _work(row) / num_workers  # the reference's steps that one worker does per step
     pairs = zip(row.iteration_mean_s_repeats, reference.iteration_mean_s_repeats, strict=False)
     differences = interval95([ours - theirs * share for ours, theirs in pairs])
     return changed(
@@ -156,9 +162,9 @@ def _gain(row: Row, before: Row) -> Gain:
 
 
 def _throughput(row: Row, other: Row) -> tuple[float, Interval | None]:
-    """Return the throughput relative to another point, with a confidence interval from paired repeats.
+    """Return a row's throughput relative to another row's, with a confidence interval from paired repeats.
 
-    A point that failed in a later repeat has fewer repeats; only those of both points are paired.
+    If one of them failed in a later repeat, only the repeats that both have are paired.
     """
     work = _work(row) / _work(other)
     ours, theirs = row.iteration_mean_s_repeats, other.iteration_mean_s_repeats
@@ -171,7 +177,7 @@ def _throughput(row: Row, other: Row) -> tuple[float, Interval | None]:
 
 
 def _split_in_seconds(row: Row) -> Scaling:
-    """Return the split of the step time in seconds; empty if it was not measured."""
+    """Return the parts of the step time in seconds. All are None if they were not measured."""
     if row.split is None:
         return Scaling()
     mean = row.split.mean
@@ -182,7 +188,7 @@ def _split_in_seconds(row: Row) -> Scaling:
 
 
 def _compare_points(rows: Sequence[Row]) -> list[Row]:
-    """Compare strategies with the same number of workers and mode, using the repeats that all of them have."""
+    """Compare the strategies of one mode and number of workers, using only the repeats that all of them have."""
     common = min(len(row.iteration_mean_s_repeats) for row in rows)
     same = [changed(row, iteration_mean_s_repeats=row.iteration_mean_s_repeats[:common]) for row in rows]
     return [
@@ -192,7 +198,7 @@ def _compare_points(rows: Sequence[Row]) -> list[Row]:
 
 
 def _work(row: Row) -> int:
-    """Return the samples per step, in batches of the reference."""
+    """Return the samples per step as a multiple of those of the one-worker row."""
     return _num_workers(row) if mode_of(row) == WEAK else 1
 
 

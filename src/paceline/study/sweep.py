@@ -1,4 +1,4 @@
-"""The sweep study: one recipe with some keys varied, one run per point of the grid."""
+"""The sweep study: vary some keys of one recipe, and run every point of the resulting grid."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paceline.errors import UsageError
 from paceline.recipe import Changes, Recipe
 from paceline.results import DONE, FAILED, Failure, MemoryUse, Point, Row, RunResult, StudyResult, changed
 from paceline.results.study import SweepResult
-from paceline.study.base import Cell, Progress, Study, fair_rows, make_result
+from paceline.study.base import Cell, Progress, Study, make_result, rows_of_common_repeats
 from paceline.study.entries import Entry, make_entry, settle_comm
 from paceline.study.memory_prediction import (
     FootprintKey,
@@ -46,7 +46,7 @@ LONGEST_NAME = 80  # characters of a folder's name
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """One recipe of a sweep. If it cannot run, `reason` is set and `entry` is None."""
+    """One point of a sweep, with its recipe. If it cannot run, `reason` says why and `entry` is None."""
 
     choice: Changes
     remedy: str
@@ -60,20 +60,20 @@ class SweepPoint:
 
     @property
     def folder_name(self) -> str:
-        """Name that is unique to this point and the same in every run of the sweep."""
+        """Folder name of this point's run. It is unique to the point, and the same whenever the sweep is run."""
         name = file_name_of(self.label.replace(", ", ","))
         digest = hashlib.sha256(self.label.encode()).hexdigest()[:8]
         return f"{name[:LONGEST_NAME]}-{digest}"
 
     @property
     def values(self) -> Point:
-        """Value of every axis, as stored in the result."""
+        """The value of every varied key, in the form in which the result stores it."""
         return {key: stored_value(value) for key, value in self.choice.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep(Study):
-    """Study that runs every point of a grid; points that cannot run have a reason instead of an entry."""
+    """Study that runs every point of a grid. Points that cannot run have a reason instead of an entry."""
 
     name: ClassVar[str] = "sweep"
     result_type: ClassVar[type[StudyResult]] = SweepResult
@@ -100,7 +100,7 @@ class Sweep(Study):
         repeats: int = 1,
         num_hosts: int = 1,
     ) -> Sweep:
-        """Validate the request, and predict the memory of every point on this machine."""
+        """Check every point of the grid, and predict its memory if it runs on the CPUs of this host."""
         points = checked_points(recipe, axes, remedies, num_hosts=num_hosts)
         recipes = [point.recipe for point in points if point.entry is not None]
         # The memory of this machine says nothing about GPUs or other hosts.
@@ -140,7 +140,10 @@ class Sweep(Study):
         return self.repeat_cells(cells, self.repeats)
 
     def refusal(self, cell: Cell) -> str:
-        """Return why a point does not fit into the available memory; empty if it fits or has no prediction."""
+        """Return why a point does not fit into the available memory.
+
+        The text is empty if the point fits, or if its memory was not predicted.
+        """
         footprint = self.footprints.get(footprint_key(cell.recipe))
         if footprint is None:
             return ""
@@ -164,7 +167,10 @@ class Sweep(Study):
         )
 
     def _rows(self, progress: Progress) -> list[Row]:
-        """Return the rows of the measured points, compared with each other if all points do the same work per step."""
+        """Return a row for every measured point.
+
+        The rows are compared with each other only if all points do the same work per step.
+        """
         done = [point for point in self.points if progress.results_of(point.label)]
         rows = [
             changed(
@@ -175,7 +181,9 @@ class Sweep(Study):
                 batch_size=point.recipe.batch_size,
                 memory=self._memory(point, progress.results_of(point.label)),
             )
-            for row, point in zip(fair_rows(progress.results_of(point.label) for point in done), done, strict=True)
+            for row, point in zip(
+                rows_of_common_repeats(progress.results_of(point.label) for point in done), done, strict=True
+            )
         ]
         return compare_rows(rows) if rows and is_same_work([point.recipe for point in done]) else rows
 
@@ -191,7 +199,10 @@ class Sweep(Study):
         return MemoryUse(predicted=predicted, peak_rss_bytes=max(peaks, default=None))
 
     def _failures(self, progress: Progress) -> list[Failure]:
-        """Return the points refused in the plan, and those that were refused or failed when they ran."""
+        """Return the points that did not run, and those that failed.
+
+        A point does not run if its recipe is not valid or if it does not fit into memory.
+        """
         failures = []
         for point in self.points:
             failure = progress.failures.get(point.label)
@@ -211,10 +222,10 @@ class Sweep(Study):
 def make_points(
     recipe: Recipe, axes: Sequence[SweepAxis], remedies: Sequence[Remedy] = (), *, num_hosts: int = 1
 ) -> list[SweepPoint]:
-    """Return every point of the grid; the last axis varies fastest.
+    """Return every point of the grid. The last axis varies fastest.
 
-    A value that is invalid at every point raises UsageError. A combination that is invalid only with some values of
-    other keys is returned as a point with a reason.
+    Raises UsageError if a value is not valid at any point. If it is valid only together with some values of other keys,
+    the points where it is not have a reason.
     """
     if not axes:
         raise UsageError("a sweep needs a key to vary; add --vary KEY=V1,V2,..., such as --vary batch-size=32,128,512")
@@ -251,7 +262,7 @@ def _make_point(recipe: Recipe, choice: Changes, remedy: Remedy, num_hosts: int)
 def checked_points(
     recipe: Recipe, axes: Sequence[SweepAxis], remedies: Sequence[Remedy], *, num_hosts: int = 1
 ) -> list[SweepPoint]:
-    """Return every point, with a reason if it cannot run; raise UsageError if no point can run."""
+    """Return every point of the grid, with a reason if it cannot run. Raise UsageError if none can."""
     points = []
     host = functools.cache(examine)  # called only if a point has emulated nodes
     for point in make_points(recipe, axes, remedies, num_hosts=num_hosts):

@@ -50,18 +50,18 @@ REMEDY_SECTIONS = ("optimizer", "schedule")
 
 @dataclass(frozen=True)
 class SweepAxis:
-    """One key and the values that it takes, in order."""
+    """A recipe key that a sweep varies, and its values in order."""
 
-    key: str  # dotted, or strategy.OPTION
+    key: str  # a recipe key such as optimizer.lr, or strategy.OPTION
     values: tuple[Any, ...]
 
     def values_of(self) -> AxisValues:
-        """Return the axis as stored in the result."""
+        """Return the axis in the form in which the result of the sweep stores it."""
         return AxisValues(key=self.key, values=[stored_value(value) for value in self.values])
 
 
 def make_axes(vary: Mapping[str, Sequence[Any]]) -> list[SweepAxis]:
-    """Build axes from Python values or from the stored axes of a result."""
+    """Create axes from the values of each key, which come from Python or from a stored result."""
     return [
         SweepAxis(resolve_key(name), tuple(tuple(value) if isinstance(value, list) else value for value in values))
         for name, values in vary.items()
@@ -69,7 +69,7 @@ def make_axes(vary: Mapping[str, Sequence[Any]]) -> list[SweepAxis]:
 
 
 def parse_vary(words: Sequence[str]) -> list[SweepAxis]:
-    """Parse the values of --vary."""
+    """Parse the texts after `--vary`, such as `batch-size=32,128`."""
     axes = [_parse_axis(word) for word in words]
     repeated = first_repeated([axis.key for axis in axes])
     if repeated:
@@ -92,7 +92,11 @@ def _parse_axis(word: str) -> SweepAxis:
 
 
 def resolve_key(name: str) -> str:
-    """Return the recipe key for `train.batch_size`, for its option name `batch-size`, or for `strategy.OPTION`."""
+    """Return the recipe key that a name stands for.
+
+    The name is the key itself (`train.batch_size`), an option (`batch-size`), or `strategy.OPTION`, which is returned
+    as it is.
+    """
     normalized = name.strip().removeprefix("--").replace("-", "_")
     if normalized.startswith(STRATEGY_OPTION):
         return normalized
@@ -106,7 +110,10 @@ def resolve_key(name: str) -> str:
 
 
 def _keys_by_name() -> dict[str, str]:
-    """Map every key and every option name to its key; keys take precedence over option names."""
+    """Return the recipe key for every name of a key or option.
+
+    If a name is that of a key and of another key's option, it stands for the key.
+    """
     options = {}
     for key, item in recipe_keys():
         flag = item.metadata["flag"].partition("/")[0].removeprefix("--").replace("-", "_")
@@ -116,7 +123,7 @@ def _keys_by_name() -> dict[str, str]:
 
 
 def _type_of(key: str) -> tuple[Any, bool]:
-    """Return the type of a key's values, and whether the key may be unset."""
+    """Return the type of a recipe key's values, and whether the key may be unset."""
     hint = key_type(key)
     if isinstance(hint, types.UnionType):
         return next(part for part in hint.__args__ if part is not type(None)), True
@@ -128,7 +135,7 @@ def _is_list(key: str) -> bool:
 
 
 def _parse_value(key: str, text: str) -> Any:
-    """Parse a value; the recipe validates it later."""
+    """Parse a value of a recipe key. The recipe checks later whether it is valid."""
     if not key.startswith(STRATEGY_OPTION):
         hint, may_be_unset = _type_of(key)
         if _is_list(key):
@@ -142,7 +149,7 @@ def _parse_value(key: str, text: str) -> Any:
 
 
 def apply_choice(recipe: Recipe, choice: Mapping[str, Any]) -> Recipe:
-    """Return the recipe with the chosen value of every axis."""
+    """Return the recipe with the chosen value of every varied key."""
     changes = {key: stored_value(value) for key, value in choice.items() if not key.startswith(STRATEGY_OPTION)}
     options = {
         key.removeprefix(STRATEGY_OPTION): value_text(value) for key, value in choice.items() if key not in changes
@@ -157,7 +164,7 @@ def apply_choice(recipe: Recipe, choice: Mapping[str, Any]) -> Recipe:
 
 
 def choice_label(choice: Mapping[str, Any]) -> str:
-    """Format a choice, for example `batch_size 128, lr 0.1`."""
+    """Return the chosen values as text, for example `batch_size 128, lr 0.1`."""
     return ", ".join(
         value_text(value) if key == "strategy" else f"{short_key(key, choice)} {value_text(value)}"
         for key, value in choice.items()
@@ -165,7 +172,10 @@ def choice_label(choice: Mapping[str, Any]) -> str:
 
 
 def short_key(key: str, among: Mapping[str, Any]) -> str:
-    """Return a key without its section, unless the name is ambiguous; `model.name` becomes `model`."""
+    """Return a key without its section, such as `lr` for `optimizer.lr`. `model.name` becomes `model`.
+
+    The section stays if another key in `among` has the same name.
+    """
     section, _, name = key.rpartition(".")
     if name == "name" and section:
         return section
@@ -174,7 +184,7 @@ def short_key(key: str, among: Mapping[str, Any]) -> str:
 
 
 def value_text(value: Any) -> str:
-    """Format a value as it is written on the command line."""
+    """Return a value as text, as it is written on the command line."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple | list):
@@ -183,24 +193,24 @@ def value_text(value: Any) -> str:
 
 
 def stored_value(value: Any) -> Any:
-    """Return a value as JSON stores it: a list instead of a tuple."""
+    """Return a value in the form in which JSON stores it: a tuple becomes a list."""
     return list(value) if isinstance(value, tuple) else value
 
 
 def is_same_work(recipes: Sequence[Recipe]) -> bool:
-    """Return whether an iteration does the same work under every recipe, so that times can be compared."""
+    """Return whether a training step does the same work under all recipes, so that their times can be compared."""
     return len({(attrgetter(*WORK)(recipe), recipe.batch_size) for recipe in recipes}) == 1
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """A named set of recipe changes that counters the accuracy loss of large batches."""
+    """A named set of recipe changes against the loss of accuracy with large batches."""
 
     name: str
     changes: Mapping[str, Any] = field(default_factory=dict)
 
     def apply(self, recipe: Recipe) -> Recipe:
-        """Apply the changes to a recipe. The warm-up takes at most half of the epochs."""
+        """Return the recipe with the changes. The learning rate warms up for at most half of the epochs."""
         changes = dict(self.changes)
         epochs = recipe.train.epochs
         if epochs is not None and "schedule.warmup" in changes:
@@ -224,7 +234,7 @@ def _parse_remedy(text: str) -> Remedy:
     name, options = split_words("remedy", text)
     if name not in REMEDIES:
         raise unknown("remedy", name, REMEDIES)
-    keys = {  # by the last component of the key
+    keys = {  # recipe keys by their last component
         key.partition(".")[2]: key
         for key, _ in recipe_keys()
         if key.partition(".")[0] in REMEDY_SECTIONS and not key.endswith(".name")

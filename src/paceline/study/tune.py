@@ -17,7 +17,7 @@ from paceline.results import Json, Row, StudyResult, changed
 from paceline.results.study import Best, RungResult, TuneResult
 from paceline.runs.store import disk_errors
 from paceline.study.advice import BEST_FILE, command_for, library_call
-from paceline.study.base import Cell, Progress, Study, fair_rows, make_result
+from paceline.study.base import Cell, Progress, Study, make_result, rows_of_common_repeats
 from paceline.study.candidates import Candidates, Space, make_candidates, sync_period
 from paceline.study.entries import Entry
 from paceline.study.halving import Guessing, Margins, Rung, best_candidate, judge_rung, plan_rungs, survivors
@@ -28,7 +28,10 @@ from paceline.text import file_name_of
 
 @dataclass(frozen=True, kw_only=True)
 class Tune(Study):
-    """Study that runs candidates in rungs (successive halving); each rung keeps fewer candidates for more steps."""
+    """Study that runs candidates in rungs (rounds of successive halving).
+
+    Each rung runs fewer candidates for more steps than the one before.
+    """
 
     name: ClassVar[str] = "tune"
     result_type: ClassVar[type[StudyResult]] = TuneResult
@@ -44,11 +47,11 @@ class Tune(Study):
     facts: ModelFacts
     margins: Margins
     guessing: Guessing
-    repeats: int  # of the last rung
+    repeats: int  # in the last rung
 
     @classmethod
     def prepare(cls, recipe: Recipe, space: Space, *, margins: Margins, eta: int, repeats: int) -> Tune:
-        """Validate the request before anything starts, and plan the rungs."""
+        """Check the request, choose the candidates, and plan the rungs (rounds of successive halving)."""
         if recipe.workers < 2:
             raise UsageError("tuning needs --workers 2 or more, because one worker does not synchronise")
         if eta < 2:
@@ -135,7 +138,7 @@ class Tune(Study):
         )
 
     def end(self, folder: Path, progress: Progress) -> None:
-        """Write the winner as a recipe."""
+        """Write the recipe of the winner into the study's folder."""
         best = best_candidate(self._rung_tables(progress)[-1])
         with disk_errors(folder / BEST_FILE):
             (folder / BEST_FILE).write_text(self._recipe_of(best.label).to_toml(), encoding="utf-8")
@@ -149,14 +152,14 @@ class Tune(Study):
                 recipe=recipe,
                 entry=entry,
                 folder_name=file_name_of(entry.label if is_last else f"rung{rung.number}-{entry.label}"),
-                has_folder=is_last,  # early rungs have many short runs
+                has_folder=is_last,  # folders for the many short runs of early rungs would be clutter
             )
             for entry in entries
         ]
         return self.repeat_cells(cells, rung.repeats)
 
     def _rung_tables(self, progress: Progress) -> list[RungResult]:
-        """Return the tables of the completed rungs."""
+        """Return the tables of the rungs (rounds) that are complete."""
         tables: list[RungResult] = []
         reference = self.candidates.reference.label
         for rung in self.rungs:
@@ -172,24 +175,24 @@ class Tune(Study):
         return tables
 
     def _remaining(self, tables: Sequence[RungResult]) -> list[Entry]:
-        """Return the candidates that passed every rung so far."""
+        """Return the candidates that passed every complete rung (round)."""
         if not tables:
             return list(self.candidates.entries)
         passed = survivors(tables[-1])
         return [entry for entry in self.candidates.entries if entry.label in passed]
 
     def _rows(self, tables: Sequence[RungResult], progress: Progress) -> list[Row]:
-        """Return the rows of the last rung that has results."""
+        """Return the compared rows of the last rung (round) that has results."""
         labels = [entry.label for entry in self.candidates.entries]
         keys_by_rung = [[_cell_key(rung, label) for label in labels] for rung in reversed(self.rungs)]
         keys = next((keys for keys in keys_by_rung if any(map(progress.results_of, keys))), [])
         judged = tables[-1].rows if tables else []
         within = {row.label: True if row.is_within is None else row.is_within for row in judged}
-        rows = fair_rows(progress.results_of(key) for key in keys if key not in progress.failures)
+        rows = rows_of_common_repeats(progress.results_of(key) for key in keys if key not in progress.failures)
         return compare_rows([changed(row, is_within=within.get(row.label, True)) for row in rows])
 
     def _best(self, table: RungResult) -> Best:
-        """Return the winner with the command and the library call that use it."""
+        """Return the winner, the command that runs it, and the library call that uses it."""
         row = best_candidate(table)
         return Best(
             **{key: row[key] for key in ("label", "strategy", "options", "codec", "guarantee", "iteration_s")},
@@ -205,7 +208,10 @@ class Tune(Study):
 
 
 def rung_recipe(recipe: Recipe, rung: Rung, *, is_last: bool) -> Recipe:
-    """Return the recipe of a rung; early rungs skip measurements that only the last one reports."""
+    """Return the recipe that a rung (round) runs.
+
+    Only the last rung needs all measurements, so earlier rungs skip some of them.
+    """
     changes: Changes = {"train.eval_every": 0, "train.checkpoint_every": 0, "train.log_every": 0}
     changes |= {"measure.target_accuracy": None, "measure.profile": "", "train.iterations": rung.steps}
     if not is_last:

@@ -1,4 +1,4 @@
-"""The reproduce study: run published experiments and compare the results with the published figures."""
+"""The reproduce study: run published experiments, and compare the results with the published numbers."""
 
 from paceline.study.reproduce.experiment import Experiment, ExperimentPlan, Length, experiment_names, load_experiment
 from paceline.study.reproduce.reproduce import Reproduce

@@ -1,4 +1,4 @@
-"""Published experiments: their TOML files in the package, and the plan of the runs that repeat them on this machine."""
+"""Published experiments: they are read from TOML files, and the runs that repeat them here are planned."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from paceline.results.value import Json
 from paceline.study.entries import Entry, make_entries, settle_comm
 from paceline.study.preflight import preflight, reason_against_cluster, without_cluster
 
-Point = Changes  # may contain its own `strategies`
+Point = Changes  # recipe keys and values that distinguish runs of an experiment; may contain `strategies`
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentRow:
-    """One row of a published table; `ours` is the corresponding strategy."""
+    """One row of a published table. `ours` names the strategy in this package that corresponds to the row."""
 
     name: str
     ours: str
     point: Point = field(default_factory=dict)
-    figures: Mapping[str, Any] = field(default_factory=dict)  # numbers, lists of numbers by rank, or text
+    figures: Mapping[str, Any] = field(default_factory=dict)  # published values: a number, numbers by rank, or text
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentTable:
-    """A published table with its source and experimental setting."""
+    """A published table, its source, and the setting of its measurements."""
 
     source: str
     setting: str
@@ -43,33 +43,33 @@ class ExperimentTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Length:
-    """Settings of the short or the full form of an experiment."""
+    """The short or the full form of an experiment, with its data, strategies, repeats and changes to the recipe."""
 
     is_whole: bool  # whether training sees as many samples as the published experiment
     data: tuple[str, ...]  # data sets in order of preference; the first available one is used
     strategies: tuple[str, ...]
     repeats: int
-    changes: Mapping[str, Any] = field(default_factory=dict)  # to the recipe
-    stand_in: Mapping[str, Any] = field(default_factory=dict)  # further changes for synthetic data
-    unset: tuple[str, ...] = ()  # recipe keys reset to their defaults
+    changes: Mapping[str, Any] = field(default_factory=dict)  # recipe keys and their values
+    stand_in: Mapping[str, Any] = field(default_factory=dict)  # further recipe changes if data are synthetic
+    unset: tuple[str, ...] = ()  # recipe keys that get their defaults back
     points: tuple[Point, ...] = ({},)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A published experiment, as its TOML file describes it."""
+    """A published experiment as its TOML file describes it."""
 
     name: str
     title: str
     recipe: str
-    epoch_samples: int  # of the published experiment
-    quantities: tuple[str, ...]  # compared quantities; see figures.py
+    epoch_samples: int  # training samples per epoch of the published experiment
+    quantities: tuple[str, ...]  # names of the compared quantities; see figures.py
     short: Length
     full: Length
     published: tuple[ExperimentTable, ...]
     changes: Mapping[str, Any] = field(default_factory=dict)
-    cluster: Mapping[str, Any] = field(default_factory=dict)  # emulated nodes, if this machine supports them
-    cluster_note: str = ""  # purpose of the nodes
+    cluster: Mapping[str, Any] = field(default_factory=dict)  # how to emulate nodes, if possible here
+    cluster_note: str = ""  # what the emulated nodes are for
     proof: tuple[str, ...] = ()  # strategies whose replicas are compared after every synchronisation
     target_accuracy: float | None = None  # accuracy at which training counts as converged
     shows_load: bool = False  # whether to report each worker's resources
@@ -80,12 +80,12 @@ class Experiment:
 
 
 def experiment_names() -> dict[str, str]:
-    """Return the title of every experiment by name."""
+    """Return the title of every experiment, by the experiment's name."""
     return {name: load_experiment(name).title for name in _files()}
 
 
 def load_experiment(name: str) -> Experiment:
-    """Load an experiment by name."""
+    """Load the experiment with this name. Raise UsageError if there is none."""
     files = _files()
     if name not in files:
         raise unknown("experiment", name, files)
@@ -123,7 +123,7 @@ SYNTHETIC = "synthetic:"
 
 @dataclass(frozen=True)
 class Part:
-    """One planned point of an experiment: a recipe and its strategies."""
+    """The runs of an experiment at one point, such as one number of workers: a recipe and its strategies."""
 
     point: Point
     recipe: Recipe
@@ -139,7 +139,7 @@ class ExperimentPlan:
     length: Length
     parts: list[Part]
     compares_accuracy: bool
-    notes: list[str]  # sentences that qualify all figures
+    notes: list[str]  # sentences that qualify all results
 
     @property
     def recipe(self) -> Recipe:
@@ -153,7 +153,7 @@ class ExperimentPlan:
 def plan_experiment(
     experiment: Experiment, *, full: bool = False, data_dir: str = "", device: str = "cpu", on_cluster: bool = True
 ) -> ExperimentPlan:
-    """Choose data and emulated nodes that this machine has, and validate every recipe."""
+    """Choose data and emulated nodes that this machine has, and plan and check the runs of an experiment."""
     length = experiment.length(full=full)
     data, data_notes = _choose_data(length, data_dir)
     recipe = _base_recipe(experiment, length, data, data_dir, device)
@@ -186,7 +186,7 @@ def _base_recipe(experiment: Experiment, length: Length, data: str, data_dir: st
 
 
 def _choose_data(length: Length, data_dir: str) -> tuple[str, list[str]]:
-    """Return the first available data set, with a note if it is not the published one."""
+    """Return the first data set that is available here, and a note if it is not the published one."""
     published_name = length.data[0]
     directory = data_directory(data_dir)
     for name in length.data:
@@ -205,13 +205,16 @@ def _choose_data(length: Length, data_dir: str) -> tuple[str, list[str]]:
 
 
 def _is_downloaded(published: PublishedDataset, directory: Path) -> bool:
-    """Whether all files of a data set, or one of its archives, are in a directory."""
+    """Return whether a directory has all files of a data set, or one of its archives."""
     whole = any((directory / archive).is_file() for archive in published.archive)
     return whole or len(published.find(directory)) == len(published.files)
 
 
 def _choose_nodes(experiment: Experiment, recipe: Recipe, *, on_cluster: bool) -> tuple[Recipe, list[str]]:
-    """Use emulated nodes if the experiment has them and this machine supports them, with a note."""
+    """Return the recipe with the emulated nodes of the experiment if this machine supports them, else without.
+
+    Also return a note that says which of the two was chosen.
+    """
     if not experiment.cluster:
         return settle_comm(recipe), []
     emulated = recipe.replace({f"cluster.{key}": value for key, value in experiment.cluster.items()})
@@ -225,7 +228,10 @@ def _choose_nodes(experiment: Experiment, recipe: Recipe, *, on_cluster: bool) -
 
 
 def _points_with_gpus(points: tuple[Point, ...], device: str) -> tuple[list[Point], list[str]]:
-    """Return the points that have a GPU for every worker, with a note on the others."""
+    """Return the points at which every worker gets its own GPU, and a note if others were left out.
+
+    On devices other than cuda, return all points.
+    """
     if device != "cuda":
         return list(points), []
     num_gpus = torch.cuda.device_count()
@@ -237,7 +243,10 @@ def _points_with_gpus(points: tuple[Point, ...], device: str) -> tuple[list[Poin
 
 
 def _parts(recipe: Recipe, length: Length, points: list[Point]) -> list[Part]:
-    """Build the parts. Model and data are the same at every point, so one preflight covers all."""
+    """Plan the runs of every point.
+
+    Model and data are the same at every point, so one preflight check is enough for all of them.
+    """
     recipes = [recipe.replace({"strategies": list(length.strategies), **point}) for point in points]
     entries = [make_entries(one.strategies, one) for one in recipes]
     largest = max(recipes, key=lambda one: one.batch_size)

@@ -1,4 +1,4 @@
-"""Comparison with published tables: the figures of our runs in the quantities of a table, and the matching rows."""
+"""Comparison with published tables: compute the quantities of a table from our runs, and match the rows."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Repeats = Sequence[RunResult]
 
 
 @dataclass(frozen=True)
-class Scope:
-    """Data of a figure besides its own runs: the experiment and the runs of the other rows."""
+class FigureInputs:
+    """What the numbers of a row are computed from besides the row's own runs: experiment and other rows."""
 
     experiment: Experiment
     runs: Mapping[str, Repeats]  # repeats of every row, by key
@@ -34,77 +34,84 @@ class Scope:
 
 @dataclass(frozen=True)
 class FigureColumn:
-    """One column: its name, its unit, and the function that computes it from runs."""
+    """One compared quantity: its name, its unit, and the function that computes it from the runs of a row."""
 
     name: str
-    unit: str  # s, %, bytes, x (a ratio), or nothing
-    ours: Callable[[str, Repeats, Scope], FigureValue]
-    is_accuracy: bool = False  # omitted if accuracies cannot be compared
-    is_per_epoch: bool = False  # extrapolated if the run was shorter than an epoch
+    unit: str  # s, %, bytes, steps, x (a ratio), or an empty string
+    ours: Callable[[str, Repeats, FigureInputs], FigureValue]
+    is_accuracy: bool = False  # if so, it is omitted when accuracies cannot be compared
+    is_per_epoch: bool = False  # if so, it is extrapolated from runs shorter than an epoch
 
 
-def _iteration(key: str, repeats: Repeats, scope: Scope) -> float | None:  # noqa: ARG001
+def _iteration(key: str, repeats: Repeats, inputs: FigureInputs) -> float | None:  # noqa: ARG001
     return summarise_if_complete(statistics.median, [repeat.iteration_s.mean for repeat in repeats])
 
 
-def _train(key: str, repeats: Repeats, scope: Scope) -> float | None:  # noqa: ARG001
+def _train(key: str, repeats: Repeats, inputs: FigureInputs) -> float | None:  # noqa: ARG001
     return summarise_if_complete(statistics.median, [repeat.train_s for repeat in repeats])
 
 
-def steps_per_epoch(key: str, scope: Scope) -> int:
-    """Return the steps in an epoch of the published experiment with the batch size of this row."""
-    return -(-scope.experiment.epoch_samples // scope.batch_sizes[key])
+def steps_per_epoch(key: str, inputs: FigureInputs) -> int:
+    """Return how many steps with the row's batch size make one epoch of the published experiment."""
+    return -(-inputs.experiment.epoch_samples // inputs.batch_sizes[key])
 
 
-def _epoch(key: str, repeats: Repeats, scope: Scope) -> float | None:
-    iteration = _iteration(key, repeats, scope)
-    return None if iteration is None else iteration * steps_per_epoch(key, scope)
+def _epoch(key: str, repeats: Repeats, inputs: FigureInputs) -> float | None:
+    iteration = _iteration(key, repeats, inputs)
+    return None if iteration is None else iteration * steps_per_epoch(key, inputs)
 
 
-def _one_worker_key(key: str, repeats: Repeats, scope: Scope) -> str | None:
-    """Return the key of the one-worker baseline: the same batch per worker if batch sizes vary, else the same batch."""
-    single = [other for other, runs in scope.runs.items() if runs and runs[0].workers == 1]
+def _one_worker_key(key: str, repeats: Repeats, inputs: FigureInputs) -> str | None:
+    """Return the key of the one-worker row with which a row is compared, or None if there is none.
+
+    If batch sizes vary between rows, it is a row with the same batch size per worker, and otherwise one with the same
+    global batch size.
+    """
+    single = [other for other, runs in inputs.runs.items() if runs and runs[0].workers == 1]
     size = repeats[0].workers
-    weak = [other for other in single if scope.batch_sizes[other] * size == scope.batch_sizes[key]]
-    same = [other for other in single if scope.batch_sizes[other] == scope.batch_sizes[key]]
-    return next(iter([*same, *weak] if size > 1 and not _is_varied(scope) else [*weak, *same]), None)
+    weak = [other for other in single if inputs.batch_sizes[other] * size == inputs.batch_sizes[key]]
+    same = [other for other in single if inputs.batch_sizes[other] == inputs.batch_sizes[key]]
+    return next(iter([*same, *weak] if size > 1 and not _is_varied(inputs) else [*weak, *same]), None)
 
 
-def _is_varied(scope: Scope) -> bool:
-    return len(set(scope.batch_sizes.values())) > 1
+def _is_varied(inputs: FigureInputs) -> bool:
+    return len(set(inputs.batch_sizes.values())) > 1
 
 
-def _speedup(key: str, repeats: Repeats, scope: Scope) -> float | None:
-    baseline = _one_worker_key(key, repeats, scope)
+def _speedup(key: str, repeats: Repeats, inputs: FigureInputs) -> float | None:
+    baseline = _one_worker_key(key, repeats, inputs)
     if baseline is None:
         return None
-    ours, theirs = _epoch(key, repeats, scope), _epoch(baseline, scope.runs[baseline], scope)
+    ours, theirs = _epoch(key, repeats, inputs), _epoch(baseline, inputs.runs[baseline], inputs)
     return None if ours is None or theirs is None else theirs / ours
 
 
-def _estimated(key: str, repeats: Repeats, scope: Scope) -> float | None:
-    """Estimate communication per epoch as the published figure does: t_N - t_1 / N."""
-    baseline, size = _one_worker_key(key, repeats, scope), repeats[0].workers
+def _estimated(key: str, repeats: Repeats, inputs: FigureInputs) -> float | None:
+    """Estimate the communication time per epoch as the publication does: t_N - t_1 / N.
+
+    t_N is the time of an epoch with N workers.
+    """
+    baseline, size = _one_worker_key(key, repeats, inputs), repeats[0].workers
     if baseline is None or size == 1:
         return None
-    ours, theirs = _epoch(key, repeats, scope), _epoch(baseline, scope.runs[baseline], scope)
+    ours, theirs = _epoch(key, repeats, inputs), _epoch(baseline, inputs.runs[baseline], inputs)
     return None if ours is None or theirs is None else ours - theirs / size
 
 
-def _part(*names: str) -> Callable[[str, Repeats, Scope], float | None]:
-    """Return a function for the seconds per epoch of some parts of the step."""
+def _part(*names: str) -> Callable[[str, Repeats, FigureInputs], float | None]:
+    """Return a function that computes how many seconds per epoch the named parts of a step take."""
 
-    def of(key: str, repeats: Repeats, scope: Scope) -> float | None:
+    def of(key: str, repeats: Repeats, inputs: FigureInputs) -> float | None:
         found = summarise_if_complete(statistics.median, [_in_split(repeat, names) for repeat in repeats])
-        return None if found is None else found * steps_per_epoch(key, scope)
+        return None if found is None else found * steps_per_epoch(key, inputs)
 
     return of
 
 
-def _share(*names: str) -> Callable[[str, Repeats, Scope], float | None]:
-    """Return a function for the share of some parts in the step."""
+def _share(*names: str) -> Callable[[str, Repeats, FigureInputs], float | None]:
+    """Return a function that computes which share of the step time the named parts take."""
 
-    def of(key: str, repeats: Repeats, scope: Scope) -> float | None:  # noqa: ARG001
+    def of(key: str, repeats: Repeats, inputs: FigureInputs) -> float | None:  # noqa: ARG001
         return summarise_if_complete(statistics.median, [_in_split(repeat, names, of_step=True) for repeat in repeats])
 
     return of
@@ -118,23 +125,23 @@ def _in_split(result: RunResult, names: Sequence[str], *, of_step: bool = False)
     return total / mean.step_s if of_step else total
 
 
-def _final(name: str) -> Callable[[str, Repeats, Scope], float | None]:
-    def of(key: str, repeats: Repeats, scope: Scope) -> float | None:  # noqa: ARG001
+def _final(name: str) -> Callable[[str, Repeats, FigureInputs], float | None]:
+    def of(key: str, repeats: Repeats, inputs: FigureInputs) -> float | None:  # noqa: ARG001
         return summarise_if_complete(statistics.fmean, [getattr(repeat.final, name) for repeat in repeats])
 
     return of
 
 
-def _spread(key: str, repeats: Repeats, scope: Scope) -> str | None:  # noqa: ARG001
-    """Return the lowest and highest test accuracy over seeds."""
+def _spread(key: str, repeats: Repeats, inputs: FigureInputs) -> str | None:  # noqa: ARG001
+    """Return the lowest and highest test accuracy over seeds, as text, or None for a single run."""
     found = [score for repeat in repeats if (score := repeat.final.test_accuracy) is not None]
     if len(found) < max(len(repeats), 2):
         return None
     return f"{100 * min(found):.1f} to {100 * max(found):.1f} %"
 
 
-def _by_rank(name: str) -> Callable[[str, Repeats, Scope], list[float] | None]:
-    def of(key: str, repeats: Repeats, scope: Scope) -> list[float] | None:  # noqa: ARG001
+def _by_rank(name: str) -> Callable[[str, Repeats, FigureInputs], list[float] | None]:
+    def of(key: str, repeats: Repeats, inputs: FigureInputs) -> list[float] | None:  # noqa: ARG001
         rows = [[getattr(worker, name) for worker in repeat.per_worker] for repeat in repeats]
         if any(value is None for row in rows for value in row):
             return None
@@ -143,32 +150,35 @@ def _by_rank(name: str) -> Callable[[str, Repeats, Scope], list[float] | None]:
     return of
 
 
-def _replicas(key: str, repeats: Repeats, scope: Scope) -> str:  # noqa: ARG001
+def _replicas(key: str, repeats: Repeats, inputs: FigureInputs) -> str:  # noqa: ARG001
     if repeats[0].workers == 1:
         return "one"
     return "equal on every rank" if all(repeat.replicas_equal for repeat in repeats) else "different"
 
 
-def _sent(key: str, repeats: Repeats, scope: Scope) -> float:  # noqa: ARG001
-    """Return the bytes sent per step, as a mean over workers and steps."""
+def _sent(key: str, repeats: Repeats, inputs: FigureInputs) -> float:  # noqa: ARG001
+    """Return how many bytes a worker sends per step, as a mean over workers and steps."""
     rows = [row for repeat in repeats for row in repeat.per_worker]
     return statistics.fmean(row.sent_bytes for row in rows) / repeats[0].steps
 
 
-def _share_of_ring(key: str, repeats: Repeats, scope: Scope) -> float | None:
-    ring = scope.runs.get("ring")
-    return _sent(key, repeats, scope) / _sent("ring", ring, scope) if ring else None
+def _share_of_ring(key: str, repeats: Repeats, inputs: FigureInputs) -> float | None:
+    ring = inputs.runs.get("ring")
+    return _sent(key, repeats, inputs) / _sent("ring", ring, inputs) if ring else None
 
 
-def _messages(key: str, repeats: Repeats, scope: Scope) -> float:  # noqa: ARG001
-    """Return the messages sent per worker and step. Each counts as two operations: one send and one receive."""
+def _messages(key: str, repeats: Repeats, inputs: FigureInputs) -> float:  # noqa: ARG001
+    """Return the number of messages per worker and step.
+
+    A message counts as two operations: its sender's send and its receiver's receive.
+    """
     rows = [row for repeat in repeats for row in repeat.per_worker]
     return statistics.fmean(row.num_operations for row in rows) / repeats[0].steps / 2
 
 
-def _converged(name: str) -> Callable[[str, Repeats, Scope], FigureValue]:
-    def of(key: str, repeats: Repeats, scope: Scope) -> FigureValue:  # noqa: ARG001
-        found = [convergence(repeat, scope.experiment.target_accuracy) for repeat in repeats]
+def _converged(name: str) -> Callable[[str, Repeats, FigureInputs], FigureValue]:
+    def of(key: str, repeats: Repeats, inputs: FigureInputs) -> FigureValue:  # noqa: ARG001
+        found = [convergence(repeat, inputs.experiment.target_accuracy) for repeat in repeats]
         reached = [row for row in found if row is not None]
         if len(reached) < len(found):
             return "never" if not reached else f"in {len(reached)} of {len(found)} runs"
@@ -178,7 +188,7 @@ def _converged(name: str) -> Callable[[str, Repeats, Scope], FigureValue]:
 
 
 def convergence(result: RunResult, target: float | None) -> Evaluation | None:
-    """Return the first evaluation that reached the target; None if there is none."""
+    """Return the first evaluation that reached the target accuracy, or None if none did."""
     if target is None:
         return None
     return next((row for row in result.evaluations if row.accuracy is not None and row.accuracy >= target), None)
@@ -212,22 +222,28 @@ QUANTITIES: dict[str, FigureColumn] = {
 }
 
 
-def our_figures(key: str, repeats: Repeats, scope: Scope) -> dict[str, MeasuredFigure]:
-    """Return every quantity of the experiment for one of our rows."""
+def our_figures(key: str, repeats: Repeats, inputs: FigureInputs) -> dict[str, MeasuredFigure]:
+    """Compute the quantities of the experiment for one of our rows.
+
+    Leave out quantities that were not measured, and accuracies if these cannot be compared.
+    """
     figures = {}
-    for name in scope.experiment.quantities:
+    for name in inputs.experiment.quantities:
         quantity = QUANTITIES[name]
-        if quantity.is_accuracy and not scope.compares_accuracy:
+        if quantity.is_accuracy and not inputs.compares_accuracy:
             continue
-        value = quantity.ours(key, repeats, scope)
+        value = quantity.ours(key, repeats, inputs)
         if value is not None:
-            is_whole = repeats[0].steps >= steps_per_epoch(key, scope)
+            is_whole = repeats[0].steps >= steps_per_epoch(key, inputs)
             figures[name] = MeasuredFigure(value=value, is_extrapolated=quantity.is_per_epoch and not is_whole)
     return figures
 
 
 def load_of(result: RunResult) -> list[WorkerLoad]:
-    """Return the resources that each worker used, with None for values that were not measured."""
+    """Return the CPU, memory, network and disk use of every worker of a run.
+
+    Values that were not measured are None.
+    """
     samples = [] if result.resources is None else result.resources.per_worker
     counted = {} if result.network is None else {row.rank: row for row in result.network.per_worker}
     return [_load(row, counted.get(row.rank)) for row in sorted(samples, key=lambda row: row.rank)]
@@ -247,13 +263,13 @@ def _load(samples: WorkerResources, counted: WorkerNetwork | None) -> WorkerLoad
 
 
 def _last(values: Sequence[int | None] | None) -> int | None:
-    """Return the last known value of a counter."""
+    """Return the last value that is not None, or None if there is none."""
     found = [value for value in values or [] if value is not None]
     return found[-1] if found else None
 
 
 def published_tables(experiment: Experiment, ours: Sequence[OurRow]) -> list[PublishedTable]:
-    """Return every published table; each row has the key of our matching row, if that ran."""
+    """Return the published tables. If our row for a published row has run, the published row names that row's key."""
     return [
         PublishedTable(
             source=table.source,
@@ -273,7 +289,10 @@ def published_tables(experiment: Experiment, ours: Sequence[OurRow]) -> list[Pub
 
 
 def _is_match(row: ExperimentRow, ours: OurRow) -> bool:
-    """Return whether two rows have the same strategy and point; without a published point, the first one matches."""
+    """Return whether a published row and our row have the same strategy and point.
+
+    A published row without a point matches our row at the first point.
+    """
     if row.ours != ours.label:
         return False
     if row.point:
@@ -282,7 +301,7 @@ def _is_match(row: ExperimentRow, ours: OurRow) -> bool:
 
 
 def columns(experiment: Experiment) -> dict[str, PublishedColumn]:
-    """Return the compared quantities by name."""
+    """Return name and unit of every quantity that is compared, by the quantity's key."""
     return {
         name: PublishedColumn(name=QUANTITIES[name].name, unit=QUANTITIES[name].unit) for name in experiment.quantities
     }

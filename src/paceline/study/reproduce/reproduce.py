@@ -1,4 +1,4 @@
-"""The reproduce study: run a published experiment point by point, prove exactness, and quantize the model if asked."""
+"""The reproduce study: run a published experiment, prove exactness, and quantize the model if the experiment does."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from paceline.results import Json, Row, RunResult, StudyResult, changed, convert
 from paceline.results.commands import ReplicaReport
 from paceline.results.quantize import ACTIVATIONS, Stage
 from paceline.results.study import MeasuredFigure, OurRow, Proof, Reproduction
-from paceline.study.base import Cell, Progress, Study, fair_rows, make_result
+from paceline.study.base import Cell, Progress, Study, make_result, rows_of_common_repeats
 from paceline.study.entries import Entry
 from paceline.study.judges import EXACT_TOLERANCE, missing_as_infinite
 from paceline.study.quantize import QuantizeOptions, find_source, load_source, quantize
 from paceline.study.quantize.stages import StageListener
 from paceline.study.reproduce.experiment import ExperimentPlan, Part, load_experiment, plan_experiment
-from paceline.study.reproduce.figures import Scope, columns, load_of, our_figures, published_tables
+from paceline.study.reproduce.figures import FigureInputs, columns, load_of, our_figures, published_tables
 from paceline.study.run_results import compare_rows
 from paceline.study.study_folder import StudyFolder
 from paceline.study.verify_replicas import replica_job
@@ -38,7 +38,7 @@ from paceline.train.oracle import oracle_steps
 
 @dataclass(kw_only=True)
 class Reproduce(Study):
-    """Study that runs the points of an experiment; each is complete before the next begins."""
+    """Study that runs a published experiment. It completes one point before it begins the next."""
 
     name: ClassVar[str] = "reproduce"
     result_type: ClassVar[type[StudyResult]] = Reproduction
@@ -50,7 +50,7 @@ class Reproduce(Study):
     request: Json  # the arguments of `prepare`
     repeats: int
     _proof: list[Proof] = field(default_factory=list)
-    _stages: list[OurRow] = field(default_factory=list)  # of the quantized model
+    _stages: list[OurRow] = field(default_factory=list)  # rows of the quantized model
 
     @classmethod
     def prepare(
@@ -63,7 +63,7 @@ class Reproduce(Study):
         on_cluster: bool = True,
         repeats: int | None = None,
     ) -> Reproduce:
-        """Load an experiment, and plan it with the data and nodes that this machine has."""
+        """Load the experiment `name`, and plan its runs with the data and emulated nodes that this machine has."""
         request = {"full": full, "data_dir": data_dir, "device": device, "on_cluster": on_cluster}
         plan = plan_experiment(
             load_experiment(name), full=full, data_dir=data_dir, device=device, on_cluster=on_cluster
@@ -89,7 +89,7 @@ class Reproduce(Study):
         return self.plan.num_processes
 
     def begin(self, launcher: WorkerPool | None, stored: StudyResult | None) -> None:
-        """Run the proofs that are not stored yet."""
+        """Run the proofs of exactness that are not stored yet."""
         if isinstance(stored, Reproduction):
             self._proof = list(stored.proof)
         known = [proof.strategy for proof in self._proof]
@@ -143,18 +143,20 @@ class Reproduce(Study):
 
 
 def _rows_of_parts(plan: ExperimentPlan, progress: Progress) -> tuple[list[Row], list[OurRow]]:
-    """Return the rows of the study, and the same rows as compared with the published tables."""
+    """Return the rows of the study, and our rows in the form that is compared with the published tables."""
     sizes = {_row_key(part, entry): part.recipe.batch_size for part in plan.parts for entry in part.entries}
     runs: dict[str, list[RunResult]] = {}
     rows: list[Row] = []
     for part in plan.parts:
         measured = {_row_key(part, entry): progress.results_of(_row_key(part, entry)) for entry in part.entries}
         measured = {key: results for key, results in measured.items() if results}
-        # Repeats are paired: use as many as all rows of the point have.
+        # Repeats are paired, so every row uses only as many as all rows of the point have.
         common = min((len(results) for results in measured.values()), default=0)
         runs |= {key: results[:common] for key, results in measured.items()}
-        rows += [changed(row, point=part.point) if part.point else row for row in fair_rows(measured.values())]
-    scope = Scope(plan.experiment, runs, sizes, plan.compares_accuracy)
+        rows += [
+            changed(row, point=part.point) if part.point else row for row in rows_of_common_repeats(measured.values())
+        ]
+    inputs = FigureInputs(plan.experiment, runs, sizes, plan.compares_accuracy)
     ours = [
         OurRow(
             key=_row_key(part, entry),
@@ -163,7 +165,7 @@ def _rows_of_parts(plan: ExperimentPlan, progress: Progress) -> tuple[list[Row],
             is_first_point=part is plan.parts[0],
             workers=entry.num_workers,
             steps=repeats[0].steps,
-            figures=our_figures(_row_key(part, entry), repeats, scope),
+            figures=our_figures(_row_key(part, entry), repeats, inputs),
             load=load_of(repeats[0]) if plan.experiment.shows_load else [],
         )
         for part in plan.parts
@@ -175,19 +177,19 @@ def _rows_of_parts(plan: ExperimentPlan, progress: Progress) -> tuple[list[Row],
 
 
 def _row_key(part: Part, entry: Entry) -> str:
-    """Return the name of a row within the study."""
+    """Return the key of a row, which is unique within the study: the strategy and the values of the point."""
     words = [f"{key.rpartition('.')[2]} {value}" for key, value in part.point.items()]
     return ", ".join([entry.label, *words])
 
 
 def _folder_prefix(part: Part) -> str:
-    """Return the folder prefix of the runs of one point."""
+    """Return the text with which the folder names of all runs of one point begin."""
     words = [f"{key.rpartition('.')[2]}={value}" for key, value in part.point.items()]
     return file_name_of("-".join([*words, ""])) if words else ""
 
 
 def _quantized_rows(plan: ExperimentPlan, folder: Path, run: Path) -> list[OurRow]:
-    """Quantize the model of a run, store that study in `folder`, and return a row for every stage."""
+    """Quantize the model of a run, store the quantization below `folder`, and return a row for every stage."""
     loaded = load_source(find_source(str(run), folder, {}))
     study, _ = quantize(loaded, QuantizeOptions(), out=folder / "quantize", listener=StageListener())
     return [_stage_row(plan, _stage_key(stage, study.chosen_calibration), stage) for stage in study.stages]
@@ -208,16 +210,21 @@ def _stage_row(plan: ExperimentPlan, key: str, stage: Stage) -> OurRow:
 
 
 def _stage_key(stage: Stage, chosen: str) -> str:
-    """Return the key of a stage; activation stages other than the chosen one include their calibration."""
+    """Return the key of a quantization stage.
+
+    Every calibration method has a stage with int8 activations. Its key contains the method unless that is the chosen
+    one.
+    """
     if stage.stage != ACTIVATIONS or stage.calibration == chosen:
         return stage.stage
     return f"{stage.stage}:{stage.calibration}"
 
 
 def prove(recipe: Recipe, strategies: Sequence[str], launcher: WorkerPool) -> Iterator[Proof]:
-    """Compare all replicas after every synchronisation, and the final one with the oracle; yield a row per strategy.
+    """Train with every strategy, and yield a proof of whether it is exact.
 
-    Training runs in float64, so that rounding does not hide an error of the algorithm.
+    All replicas are compared with each other after every step, and with the oracle (the same training in one process)
+    at the end. Training runs in float64, so that rounding does not hide an error of the algorithm.
     """
     recipe = recipe.replace({"train.precision": "fp64", "train.eval_every": 0, "train.log_every": 0})
     with tempfile.TemporaryDirectory(prefix="paceline-oracle-") as folder:
@@ -228,7 +235,7 @@ def prove(recipe: Recipe, strategies: Sequence[str], launcher: WorkerPool) -> It
 
 
 def _write_oracle(recipe: Recipe, file: Path) -> None:
-    """Write the oracle's parameters after the last step to a file."""
+    """Train the oracle (the same training in one process), and write its final parameters to a file."""
     torch.manual_seed(recipe.seed)
     data = load_data(recipe.data, seed=recipe.seed)
     last: dict[str, Tensor] = {}
@@ -249,7 +256,10 @@ def _prove(recipe: Recipe, strategy: str, launcher: WorkerPool, oracle: str) -> 
 
 
 def compare_digests(strategy: str, workers: Sequence[ReplicaReport]) -> Proof:
-    """Return after which steps all ranks have equal replicas, and the largest final error of a rank."""
+    """Return the proof for one strategy, from what its workers report about their replicas.
+
+    It counts the steps after which all replicas are equal, and has the largest final error of a replica.
+    """
     steps = list(zip(*([step.digest for step in worker.steps] for worker in workers), strict=True))
     unequal = [number for number, digests in enumerate(steps) if len(set(digests)) > 1]
     has_changed = len({digests[0] for digests in steps}) == len(steps)
