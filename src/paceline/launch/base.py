@@ -111,7 +111,7 @@ class WorkerPool(ABC):
     def set_objects(self, objects: bytes) -> None:
         """Send `objects` (pickled models, data and losses) with every later task.
 
-        Raises UsageError if the pool has workers on other hosts, which accept no pickles.
+        Raises UsageError if they would have to be sent to another host, since other hosts accept no pickles.
         """
         del objects
         raise UsageError(

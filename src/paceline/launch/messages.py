@@ -207,7 +207,7 @@ def decode(data: bytes) -> Any:
 
 
 def printable(text: str) -> str:
-    """Replace control characters except line breaks, because text from another host could control the terminal."""
+    """Replace control characters except line breaks by spaces. Text of another host could control the terminal."""
     return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)
 
 

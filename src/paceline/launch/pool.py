@@ -238,8 +238,8 @@ def _reason(reply: Reply | _Failure) -> str:
 def _verdict(task: Task, failures: list[_Failure], unanswered: list[int]) -> WorkerError:
     """Return the error to report after failures.
 
-    It names a worker that died or raised. Without one, it names a worker that did not reply; otherwise one that lost
-    its peers.
+    It names a worker that died or raised. If there is none, it names a worker that did not reply. If all replied, it
+    names a worker that lost its peers.
     """
     culprits = sorted((f for f in failures if f.kind != "comm"), key=lambda f: f.kind != "died")
     if culprits:

@@ -1,4 +1,4 @@
-"""A worker process on another host, started by ssh; its standard input and output are the pipe to the launcher.
+"""A worker process on another host. It is started by ssh, and its standard input and output are the launcher's pipe.
 
 It is started as `python -m paceline.launch.remote_worker`. The first line of its input is a token. The worker repeats
 the token to mark the end of what the login has printed. From then on it works like a local worker, except that it

@@ -56,7 +56,7 @@ def joined_task(task: Task, store: Any, slot: TaskSlot, emit: Callable[[Event], 
 def _connect(task: Task, store: Any, slot: TaskSlot) -> tuple[Comm, Comm | None]:
     """Open the comm of a task's workers and, if the task has servers, a wide comm of workers and servers.
 
-    Return both comms; the second is None without servers. A server is not part of the workers' comm, so on a server
+    Return both comms. Without servers, the second is None. A server is not part of the workers' comm, so on a server
     both returned comms are the wide one.
     """
     kind = comms.get(task.comm)

@@ -33,9 +33,9 @@ def shard(loader: DataLoader[Any], *, seed: int = 0) -> ShardedLoader:
     """Return a loader over this worker's shard of the data. Pass a loader of the whole data set on every worker.
 
     The loader's `batch_size` is that of one worker. If the loader shuffles, `seed` and the epoch determine the order of
-    the samples; otherwise the samples keep their order. Each `iter()` starts the next epoch. If the last batch of an
-    epoch is not full, its samples are divided among the workers, and each worker's gradients are weighted by its number
-    of samples. If it has fewer samples than there are workers, it is dropped.
+    the samples. Otherwise the samples keep their order. Each `iter()` starts the next epoch. If too few samples for a
+    full batch on every worker remain at the end of an epoch, they are divided among the workers, and each worker's
+    gradients are weighted by its number of samples. If fewer samples than workers remain, they are dropped.
     """
     session = current("shard")
     if not isinstance(loader, DataLoader):

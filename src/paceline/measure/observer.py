@@ -66,7 +66,7 @@ class Observer:
 
 
 class Observers:
-    """All observers of one training loop. They are called in order; only `run_ends` is called in reverse order.
+    """All observers of one training loop. They are called in order, except that `run_ends` is called in reverse order.
 
     Thus the first observer, which writes the worker's file, ends last and still writes the last lines of the others.
     """

@@ -83,7 +83,7 @@ class MetricsBoard(Collector):
         self._lock = threading.Lock()
 
     def put(self, strategy: str, event: Json) -> None:
-        """Store a worker's progress event; ignore other events, such as warnings."""
+        """Store a worker's progress event. Other events, such as warnings, are ignored."""
         if "rank" in event and "step" in event:
             with self._lock:
                 self._events[strategy, event["rank"]] = event

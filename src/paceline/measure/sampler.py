@@ -39,7 +39,7 @@ class Sampler:
         clock: Callable[[], float] = time.perf_counter,
         device: Any = None,
     ) -> None:
-        """`emit` gets each sample as a JSON object; `clock` returns its `time_s`. `device` is the torch device."""
+        """`emit` is called with each sample. `clock` returns the `time_s` of a sample. `device` is a torch device."""
         assert hz > 0, "a sampler needs a positive rate"
         self._emit, self._interval_s, self._clock, self._device = emit, 1 / hz, clock, device
         self._ended = threading.Event()

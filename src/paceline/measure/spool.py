@@ -1,8 +1,8 @@
 """Writer of a worker's file, `RANK.jsonl`. It writes in a background thread, so a slow disk does not delay training.
 
 During training, rows of numbers go to a binary spool file beside `RANK.jsonl`. When the run ends, the rows are
-converted to JSON lines. Packing a row takes 0.2 to 0.3 us; formatting a JSON line takes 1.1 to 2.0 us, which would slow
-down training even in another thread. If a worker is killed, its spool file remains, and `recover` converts it.
+converted to JSON lines. Packing a row takes 0.2 to 0.3 us, but formatting a JSON line takes 1.1 to 2.0 us and would
+slow down training even in another thread. If a worker is killed, its spool file remains, and `recover` converts it.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class Profiler(Observer):
         facts = self._facts
         info = {"backend": self._backend, "rank": facts.rank, "world_size": facts.world_size}
         self._profile.add_metadata_json("distributedInfo", json.dumps(info))
-        # Events are in the host's time of day; the reader converts them to the run's clock with this.
+        # Event times are in the host's time of day. `read_profiled` needs the run's start to convert them.
         start_ns = _start_of_run_ns(facts.run_time)
         own = {"run_start_ns": start_ns, "first_step": self.steps.first, "end_step": self.steps.end}
         self._profile.add_metadata_json(METADATA, json.dumps(own))

@@ -84,7 +84,7 @@ def nested(slices: Iterable[Slice]) -> list[Slice]:
 
 
 def lanes(slices: Sequence[Slice]) -> list[int]:
-    """Return the number of a lane for each slice. Slices of one lane do not overlap; lanes are as few as possible."""
+    """Assign slices to as few lanes as possible without overlap in a lane. Return the lane's number for each slice."""
     free_from: list[int] = []
     chosen = [0] * len(slices)
     for index in sorted(range(len(slices)), key=lambda index: slices[index].begin_ns):

@@ -12,7 +12,7 @@ DONE, FAILED, INTERRUPTED = "done", "failed", "interrupted"
 
 
 class Environment(Value, frozen=True, kw_only=True):
-    """The machine that a result was measured on."""
+    """The machine that a result was measured on, its software versions, and the command line."""
 
     paceline: str | None = null()
     python: str | None = null()

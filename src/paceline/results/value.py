@@ -1,4 +1,4 @@
-"""Base class of stored values: frozen, typed, written to JSON under its field names."""
+"""Base class of stored results. Its instances are immutable, have typed fields, and are written as JSON objects."""
 
 from __future__ import annotations
 
