@@ -17,7 +17,10 @@ LEVELS = ("dram", "buffer", "neighbour", "register_file")
 
 @dataclass(frozen=True, kw_only=True)
 class Accesses:
-    """Words moved, by level and data type; `neighbour` counts words that a PE gets from PEs or the on-chip network."""
+    """Number of words moved at each memory level, by type of data, such as `filter` or `input`.
+
+    The level `neighbour` counts the words that a PE receives from another PE or from the on-chip network.
+    """
 
     dram: dict[str, Amount] = field(default_factory=dict)
     buffer: dict[str, Amount] = field(default_factory=dict)
@@ -28,26 +31,29 @@ class Accesses:
         return sum(getattr(self, level).values())
 
     def energy(self, chip: Chip) -> dict[str, Amount]:
-        """Return the energy by level, relative to a multiply-accumulate."""
+        """Return the energy of the accesses by memory level, relative to a multiply-accumulate."""
         return {level: self.total(level) * getattr(chip.energy, level) for level in LEVELS}
 
     def times(self, count: int) -> Accesses:
-        """Return the accesses of `count` groups, as plain integers."""
+        """Return the accesses of a layer with `count` groups from those of one group, as plain integers."""
         levels = {level: {kind: int(words) * count for kind, words in getattr(self, level).items()} for level in LEVELS}
         return Accesses(**levels)
 
     def counts(self) -> AccessCounts:
-        """Convert to the result type, with plain integers."""
+        """Convert to `AccessCounts`, the type that results store, with plain integers."""
         return AccessCounts(
             **{level: {kind: int(words) for kind, words in getattr(self, level).items()} for level in LEVELS}
         )
 
 
 def compressed_share(zeros: float, chip: Chip) -> float:
-    """Return the expected compressed size over the plain size if zeros are independent; at most 1, by sending plain.
+    """Return the expected compressed size of data over its uncompressed size.
 
-    Each non-zero value carries the number of zeros before it. A run that is too long for its counter ends with a pair
-    whose value is zero, which happens once per 2^run_bits zeros.
+    `zeros` is the share of zeros in the data, which are assumed to be independent. The result is at most 1, because
+    data that would become longer is sent uncompressed.
+
+    The code stores each non-zero value together with the number of zeros before it. A run of zeros that is too long for
+    its counter ends with a pair whose value is zero, which happens once per 2^run_bits zeros.
     """
     longest: int = 2**chip.compression.run_bits
     pairs = (1 - zeros) / (1 - zeros**longest) if zeros < 1 else 1 / longest
@@ -55,7 +61,10 @@ def compressed_share(zeros: float, chip: Chip) -> float:
 
 
 def encoded_share(values: NDArray[Any], chip: Chip) -> float:
-    """Return the compressed size of values over their plain size; a last pair with value 0 ends trailing zeros."""
+    """Return the compressed size of `values` over their uncompressed size, at most 1.
+
+    Zeros after the last non-zero value are encoded as pairs whose value is 0.
+    """
     longest: int = 2**chip.compression.run_bits
     flat = values.ravel()
     ends = np.flatnonzero(flat)

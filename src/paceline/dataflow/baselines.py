@@ -1,8 +1,8 @@
 """Baseline dataflows on the same chip, in closed form: weight-, output- and input-stationary, and no local reuse.
 
-Each uses the chip's PEs, buffer and DRAM. A PE holds one word of the stationary data and has no scratch pads. All loop
-orders and block sizes that fit into the buffer are evaluated, and the one with the least energy is used, which keeps
-the comparison fair.
+Each dataflow uses the chip's PEs, buffer and DRAM. A PE holds one word of the stationary data and has no scratch pads.
+All loop orders and block sizes that fit into the buffer are evaluated, and the one with the least energy is used, which
+keeps the comparison fair.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from paceline.errors import UsageError
 
 @dataclass(frozen=True)
 class Tiles:
-    """Partial sums in the buffer: m filters, n images and e output rows, each an array of candidates."""
+    """Numbers of filters (m), images (n) and output rows (e) whose partial sums are in the buffer at once.
+
+    Each number is an array with one value per candidate.
+    """
 
     m: Amount
     n: Amount
@@ -37,7 +40,7 @@ def any_block(*_: int) -> bool:
 
 
 def best_accesses(dataflow: str, shape: Shape, chip: Chip, allowed: Allowed = any_block) -> Accesses:
-    """Return the accesses with the least energy under a dataflow, for one group of a layer."""
+    """Return the accesses for one group of a layer under a dataflow, with the block sizes of least energy."""
     candidates = BASELINES[dataflow](shape, chip, allowed)
     energy = np.asarray(sum(candidates.energy(chip).values()), dtype=float)
     best = int(np.argmin(energy))
@@ -52,10 +55,12 @@ def best_accesses(dataflow: str, shape: Shape, chip: Chip, allowed: Allowed = an
 
 
 def weight_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
-    """R x S PEs hold a plane of weights; inputs pass over them, sums go from PE to PE and on to the buffer.
+    """Return the accesses of every candidate if PEs hold weights.
 
-    Blocks are filters and channels whose planes lie side by side. A plane with more weights than there are PEs is
-    folded: inputs pass once more, and sums come back, for every fold.
+    R x S PEs hold one plane of weights, those of one filter and one channel. Inputs pass over the PEs. Sums go from PE
+    to PE and then to the buffer. A block consists of the filters and channels whose planes lie side by side. A plane
+    with more weights than the chip has PEs is folded: in every fold, the inputs pass again and the partial sums return
+    from the buffer.
     """
     plane = shape.kernel_height * shape.kernel_width
     folds = ceiling(plane, chip.num_pes)
@@ -77,7 +82,10 @@ def weight_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
 
 
 def output_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
-    """A PE holds one sum until it is complete; weights go to all PEs of a filter, inputs to all of a pixel."""
+    """Return the accesses of every candidate if each PE holds the sum of one output until it is complete.
+
+    A weight is sent to the PEs of all output pixels of its filter, and an input to the PEs of all filters.
+    """
     blocks = []
     for a in part_sizes(shape.num_filters, chip.num_pes):
         for rows in part_sizes(shape.output_height, chip.num_pes // a):
@@ -102,7 +110,10 @@ def output_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
 
 
 def input_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
-    """A PE holds one input pixel; weights go to all PEs of a channel, sums from PE to PE and on to the buffer."""
+    """Return the accesses of every candidate if each PE holds one input pixel.
+
+    A weight is sent to all PEs of its channel. Sums go from PE to PE and then to the buffer.
+    """
     blocks: list[tuple[int, ...]] = []
     for b in part_sizes(shape.num_channels, chip.num_pes):
         for rows in part_sizes(max(1, shape.rows.real), chip.num_pes // b):
@@ -135,7 +146,10 @@ def input_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
 
 
 def no_local_reuse(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
-    """PEs keep nothing: a weight comes from the buffer for every product; an input reaches the PEs of all filters."""
+    """Return the accesses of every candidate if PEs hold no data.
+
+    Every product reads its weight from the buffer. An input is sent to the PEs of all filters.
+    """
     blocks = _filters_and_channels(shape, chip.num_pes, allowed)
     plane = shape.kernel_height * shape.kernel_width
     (a, b), tiles = _with_tiles(
@@ -170,7 +184,10 @@ def _allowed_blocks(blocks: Sequence[tuple[int, ...]], allowed: Allowed) -> list
 
 
 def _filters_and_channels(shape: Shape, most: int, allowed: Allowed) -> list[tuple[int, ...]]:
-    """Return the allowed numbers of filters and channels side by side, at most `most` planes together."""
+    """Return the allowed pairs (filters, channels) of blocks with at most `most` planes.
+
+    A block holds one plane of weights for every combination of its filters and channels.
+    """
     filters = part_sizes(shape.num_filters, most)
     return _allowed_blocks([(a, b) for a in filters for b in part_sizes(shape.num_channels, most // a)], allowed)
 
@@ -178,10 +195,11 @@ def _filters_and_channels(shape: Shape, most: int, allowed: Allowed) -> list[tup
 def _with_tiles(
     shape: Shape, chip: Chip, blocks: Sequence[tuple[int, ...]], needs: Callable[..., tuple[Amount, Amount, Amount]]
 ) -> tuple[tuple[Any, ...], Tiles]:
-    """Combine every block with every tile of images and rows, and the largest number of filters that fits the buffer.
+    """Combine every block with every tile of images and output rows.
 
-    `needs(*block, n, input_rows)` returns the minimum number of filters, the buffer words besides partial sums, and
-    the further words per filter.
+    A tile has as many filters as the buffer can hold partial sums for. `needs(*block, n, input_rows)` returns three
+    numbers: the fewest filters that are allowed, the words that the buffer holds besides partial sums, and the
+    additional words per filter.
     """
     sizes = [
         (n, e)
@@ -204,7 +222,10 @@ def _with_tiles(
 
 
 def _loads(shape: Shape, tiles: Tiles) -> dict[str, Amount]:
-    """DRAM words: filters are loaded again for every tile of images and rows, inputs for every tile of filters."""
+    """Return the words that go to or from DRAM, by type of data.
+
+    Filters are loaded again for every tile of images and rows, and inputs for every tile of filters.
+    """
     weights = shape.num_filters * shape.weights_per_output
     turns = ceiling(shape.num_images, tiles.n) * ceiling(shape.output_height, tiles.e)
     inputs = shape.num_images * shape.num_channels * shape.rows.real_in_strips(tiles.e) * shape.columns.real
@@ -216,7 +237,11 @@ def _loads(shape: Shape, tiles: Tiles) -> dict[str, Amount]:
 
 
 def _loads_without_sums(shape: Shape, chip: Chip) -> dict[str, Amount]:
-    """DRAM words if sums stay in the PEs: the buffer holds the inputs of some rows, or the weights of some filters."""
+    """Return the words that go to or from DRAM if partial sums stay in the PEs.
+
+    The buffer then holds either the inputs of some output rows or the weights of some filters, whichever moves fewer
+    words.
+    """
     room = _buffer_words(chip)
     weights = shape.num_filters * shape.weights_per_output
     options = []

@@ -13,14 +13,17 @@ from paceline.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class LayerShape:
-    """A layer; the shape is that of one group, and groups are computed one after another."""
+    """A layer of one or more groups of channels, which are computed one after another.
+
+    `shape` is the shape of one group.
+    """
 
     name: str
     shape: Shape
     num_groups: int = 1
     input_zeros: float = 0.0  # share of zeros in its input, 0 to 1
     output_zeros: float = 0.0  # share of zeros in its output, after the activation
-    # Counted on actual values if available; None: derived from the shares of zeros.
+    # The next three are counted on actual values. None: they are estimated from the shares of zeros.
     input_share: float | None = None  # compressed size over plain size
     output_share: float | None = None
     zero_products: float | None = None  # share of products whose input is zero, padding included
@@ -43,7 +46,11 @@ def conv_layer(
     padding: tuple[int, int] = (0, 0),
     dilation: tuple[int, int] = (1, 1),
 ) -> LayerShape:
-    """Describe a convolution by the shapes of its weight and of its input for `num_tried` images."""
+    """Describe a convolution for `num_images` images.
+
+    `weight_shape` is the shape of its weight, and `input_shape` that of its input in a trial run with `num_tried`
+    images.
+    """
     if dilation != (1, 1):
         raise UsageError(f"layer {name} has dilation {dilation}; only convolutions without dilation can be mapped")
     count = _scaled(name, input_shape[0], num_images, num_tried)
@@ -67,7 +74,7 @@ def conv_layer(
 def linear_layer(
     name: str, input_shape: Sequence[int], *, num_images: int, num_tried: int, num_filters: int
 ) -> LayerShape:
-    """Describe a linear layer as a 1x1 convolution in which every input vector is a pixel."""
+    """Describe a linear layer as a 1x1 convolution in which every input vector is an image of one pixel."""
     shape = Shape(
         num_images=_scaled(name, math.prod(input_shape[:-1]), num_images, num_tried),
         num_filters=num_filters,
@@ -81,7 +88,10 @@ def linear_layer(
 
 
 def _scaled(name: str, num_inputs: int, num_images: int, num_tried: int) -> int:
-    """Scale the number of inputs to `num_images`; a model may, for example, split an image into patches."""
+    """Convert a layer's number of inputs from a trial run with `num_tried` images to `num_images` images.
+
+    A layer can have more inputs than the network has images: a model may, for example, split an image into patches.
+    """
     count, rest = divmod(num_inputs * num_images, num_tried)
     if rest or not count:
         raise UsageError(
@@ -91,7 +101,7 @@ def _scaled(name: str, num_inputs: int, num_images: int, num_tried: int) -> int:
 
 
 def with_unique_names(layers: Sequence[LayerShape]) -> list[LayerShape]:
-    """Make the names unique: a layer that is called several times becomes conv, conv (2), conv (3)."""
+    """Rename layers with the same name: a layer `conv` that runs three times becomes conv, conv (2), conv (3)."""
     unique: dict[str, LayerShape] = {}
     for layer in layers:
         names = itertools.chain([layer.name], (f"{layer.name} ({number})" for number in itertools.count(2)))
@@ -101,10 +111,10 @@ def with_unique_names(layers: Sequence[LayerShape]) -> list[LayerShape]:
 
 
 def alexnet(num_images: int) -> list[LayerShape]:
-    """Return the five convolutions of AlexNet on images of 227 x 227, with the zeros measured on the chip.
+    """Return the five convolutions of AlexNet on images of 227 x 227, with the zeros measured on the Eyeriss chip.
 
-    The share of zeros in an output is that of the next layer's input, even if pooling lies between. For the last
-    layer none is published, so that of its input is used.
+    The output of a layer has the same share of zeros as the next layer's input, even if pooling lies between them. For
+    the output of the last layer, no share is published; that of its own input is used.
     """
     zeros = (0.0001, 0.387, 0.725, 0.793, 0.776)
     sizes = (  # groups, filters and channels per group, input side, kernel side, stride, padding
@@ -121,7 +131,7 @@ def alexnet(num_images: int) -> list[LayerShape]:
 
 
 def vgg16(num_images: int) -> list[LayerShape]:
-    """Return the thirteen convolutions of VGG-16 on images of 224 x 224; no zeros are assumed."""
+    """Return the thirteen convolutions of VGG-16 on images of 224 x 224, without zeros in their data."""
     layers = []
     channels, side = 3, 224
     for group, (width, depth) in enumerate(((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)), start=1):

@@ -32,7 +32,10 @@ def is_file_name(text: str) -> bool:
 
 
 def read_matrix(text: str, what: str) -> Matrix:
-    """Parse a matrix of 2, 3 or 4 dimensions from the text of an option; `what` names the option in errors."""
+    """Parse a matrix of 2, 3 or 4 dimensions from the text of a command-line option.
+
+    `what` is the name of the option for error messages.
+    """
     stripped = text.strip()
     if not stripped:
         raise UsageError(f"{what} is empty; give rows such as '1 3 9; 4 5 6', or a file")
@@ -71,7 +74,10 @@ def _read_file(path: Path, what: str) -> Matrix:
 
 
 def _read_npy(path: Path, what: str) -> Matrix:
-    """Read a .npy file. numpy evaluates its header as Python text, which can raise any exception."""
+    """Read a .npy file; raise UsageError if its content is not a readable array.
+
+    numpy evaluates the header of the file as Python text, which can raise any exception.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Python's parser, about the header
@@ -89,7 +95,10 @@ def _read_npy(path: Path, what: str) -> Matrix:
 
 
 def _random(sides: list[int], seed: int, what: str) -> Matrix:
-    """Return small random integers, easy to check by hand; the same seed differs between options."""
+    """Return random integers from -9 to 9, which are easy to check by hand.
+
+    Two options with the same seed get different numbers.
+    """
     if 0 in sides:
         raise UsageError(f"{what} has a side of length 0 in {'x'.join(map(str, sides))}")
     if math.prod(sides) > MAX_VALUES:
@@ -127,20 +136,20 @@ def _number(cell: str, what: str) -> int | float:
 
 
 def _within(number: int | float, what: str) -> int | float:
-    """Raise for integers beyond 64 bits, which numpy would round silently."""
+    """Return the number; raise UsageError for an integer beyond 64 bits, which numpy would round silently."""
     if isinstance(number, int) and not -(2**63) <= number < 2**63:
         raise UsageError(f"{what} holds a whole number beyond 64 bits")
     return number
 
 
 def _from_nested(value: Any, what: str) -> Matrix:
-    """Convert nested lists, with clear errors for values that numpy would store as objects."""
+    """Convert nested lists to a matrix, with clear errors for values that numpy would store as objects."""
     _check_nested(value, what, "")
     return _checked(np.array(value), what)
 
 
 def _check_nested(value: Any, what: str, where: str) -> tuple[int, ...]:
-    """Return the shape of nested lists; raise if they are ragged."""
+    """Return the shape of nested lists; raise UsageError if the lists are ragged."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         _within(value, what)
         return ()
@@ -158,7 +167,7 @@ def _check_nested(value: Any, what: str, where: str) -> tuple[int, ...]:
 
 
 def _checked(matrix: Matrix, what: str) -> Matrix:
-    """Convert to int64 or float64; raise for any other type, shape or value."""
+    """Convert a matrix to int64 or float64; raise UsageError for any other type, shape or value."""
     if matrix.dtype.kind not in "iufb":
         raise UsageError(f"{what} holds {matrix.dtype}, not numbers that int64 or float64 can hold")
     if not 2 <= matrix.ndim <= MAX_DIMENSIONS:
@@ -175,7 +184,7 @@ def _checked(matrix: Matrix, what: str) -> Matrix:
 
 
 def parse_sides(text: str) -> tuple[int, ...]:
-    """Parse sizes such as `3x32x32`."""
+    """Parse sizes: `3x32x32` becomes (3, 32, 32)."""
     words = text.lower().split("x")
     sides = tuple(int(word) if re.fullmatch(r"\d{1,9}", word) else 0 for word in words)
     if 0 in sides or math.prod(sides) > MAX_VALUES:
@@ -185,7 +194,10 @@ def parse_sides(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Operands:
-    """Images (N, C, H, W, padded) and filters (M, C, R, S), and whether the request had these axes."""
+    """Padded images (N, C, H, W) and filters (M, C, R, S) of a convolution.
+
+    `has_batch` and `has_filters` say whether the user expects the axes N and M in the output.
+    """
 
     images: Matrix
     filters: Matrix
@@ -194,7 +206,7 @@ class Operands:
     has_filters: bool
 
     def without_added_axes(self, output: Matrix) -> Matrix:
-        """Drop the axes of an output (N, M, E, F) that the request did not have."""
+        """Return an output (N, M, E, F) without the axes that the user does not expect."""
         without_batch = output if self.has_batch else output[0]
         return without_batch if self.has_filters else without_batch[..., 0, :, :]
 
@@ -209,7 +221,10 @@ def make_operands(
     num_filters: int | None = None,
     num_images: int | None = None,
 ) -> Operands:
-    """Bring both to four axes; a plain matrix is split along its rows into channels, filters and images on request."""
+    """Convert images and filters to matrices with four axes, and pad the images.
+
+    A matrix with two axes is split along its rows into the requested numbers of images or filters, and of channels.
+    """
     has_batch = images.ndim == 4 or num_images is not None
     has_filters = has_batch or filters.ndim == 4 or num_filters is not None
     images = _with_axes(images, "--input", ("batch", num_images), ("channels", num_channels))
@@ -244,7 +259,11 @@ def make_operands(
 
 
 def _with_axes(matrix: Matrix, option: str, first: tuple[str, int | None], second: tuple[str, int | None]) -> Matrix:
-    """Add missing axes; a requested count must equal the size of its axis, or divide the rows of a plain matrix."""
+    """Return a matrix with four axes.
+
+    The rows of a matrix with two axes are divided by the two requested counts. Otherwise, a requested count must equal
+    the size of its axis.
+    """
     for name, count in (first, second):
         if count is not None and count < 1:
             raise UsageError(f"--{name} must be at least 1, not {count}")
@@ -264,7 +283,7 @@ def _with_axes(matrix: Matrix, option: str, first: tuple[str, int | None], secon
 
 
 def _check_range(images: Matrix, filters: Matrix, shape: Shape) -> None:
-    """Raise if a sum of products could overflow its type."""
+    """Raise UsageError if a sum of products could overflow the type of the matrices."""
     largest = [max(abs(matrix.min().item()), abs(matrix.max().item())) for matrix in (images, filters)]
     bound = largest[0] * largest[1] * shape.weights_per_output
     if images.dtype.kind == "i" and bound >= 2**63:

@@ -31,7 +31,7 @@ from paceline.runs import Stored, find
 
 
 def layers_of_integers(stored: Stored, chip: Chip, *, num_images: int, with_linear: bool) -> list[LayerShape]:
-    """Return the layers of a stored quantization, run in integers on images of its test set."""
+    """Run a stored quantized network in integers on images of its test set, and return its layers."""
     recipe = Recipe.from_dict(stored.recipe_values)
     data = load_data(recipe.replace({"data.augment": False}).data, seed=recipe.seed)
     images, _ = data.test.batch(torch.arange(min(num_images, len(data.test))), 0)
@@ -138,7 +138,7 @@ def _find_stored(name: str, runs: Path) -> Stored:
 
 
 def _layers_of_run(run: Stored, chip: Chip, *, num_images: int, with_linear: bool) -> list[LayerShape]:
-    """Return the layers of a run's final model; zeros are counted on images of its test set."""
+    """Return the layers of a run's final model, with the zeros counted on images of the run's test set."""
     folder = run.folder
     try:
         recipe = Recipe.from_toml((folder / "recipe.toml").read_text(encoding="utf-8"))
@@ -182,7 +182,7 @@ def layers_of(
 ) -> list[LayerShape]:
     """Run a model and return its convolutions, and optionally linear layers as 1x1 convolutions, in order of execution.
 
-    `on_input` is called with every such module and its input, batch first.
+    `on_input` is called with each of these modules and its input, whose first dimension is the batch.
     """
     layers: list[LayerShape] = []
     names = {module: name for name, module in model.named_modules()}
@@ -221,7 +221,7 @@ def layers_of(
 
 
 def _layer(name: str, module: nn.Module, values: Tensor, num_images: int, num_tried: int) -> LayerShape:
-    """Describe a layer by `values`, its input for `num_tried` images."""
+    """Describe a module as a layer, from the shape of its input `values` in a trial run with `num_tried` images."""
     counts = {"num_images": num_images, "num_tried": num_tried}
     if isinstance(module, nn.Linear):
         return linear_layer(name, values.shape, num_filters=module.out_features, **counts)
@@ -245,7 +245,7 @@ def _layer(name: str, module: nn.Module, values: Tensor, num_images: int, num_tr
 
 
 def _padding(module: nn.Conv2d) -> tuple[int, int]:
-    """Return the padding in pixels; `same` must be symmetric."""
+    """Return the padding of a convolution in pixels; padding="same" must be symmetric."""
     if not isinstance(module.padding, str):
         return _pair(module.padding)
     if module.padding == "valid":

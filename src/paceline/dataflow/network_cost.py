@@ -29,7 +29,10 @@ def analyse(
     objective: str = DEFAULT_OBJECTIVE,
     with_baselines: bool = True,
 ) -> NetworkCost:
-    """Return the cost of every layer and their total; `network` and `batch` are copied into the result."""
+    """Return the cost of every layer and of the whole network.
+
+    `network` and `batch` are only copied into the result.
+    """
     rows = [
         analyse_layer(layer, chip, objective=objective, with_baselines=with_baselines)
         for layer in with_unique_names(layers)
@@ -48,7 +51,7 @@ def analyse(
 
 
 def analyse_layer(layer: LayerShape, chip: Chip, *, objective: str, with_baselines: bool) -> LayerCost:
-    """Return the cost of one layer under the best mapping by the objective."""
+    """Return the cost of one layer under the mapping that is best by `objective`."""
     shape, groups = layer.shape, layer.num_groups
     mapping = choose_mapping(layer.name, shape, chip, objective)
     words = accesses(shape, mapping).times(groups)
@@ -95,7 +98,7 @@ def analyse_layer(layer: LayerShape, chip: Chip, *, objective: str, with_baselin
 def read_network(
     name: str, chip: Chip, *, num_images: int, input_shape: tuple[int, ...] | None, with_linear: bool, runs: Path
 ) -> tuple[str, list[LayerShape]]:
-    """Return the title and the layers of a network. Published networks do not import torch."""
+    """Return the title and the layers of a network; import torch only if it is not a published network."""
     if name in PUBLISHED:
         if input_shape is not None or with_linear:
             raise UsageError(f"{name} is its published convolutions: --input-shape and --linear are for models")
@@ -106,7 +109,10 @@ def read_network(
 
 
 def _dram_bytes(layer: LayerShape, words: Accesses, chip: Chip) -> dict[str, float]:
-    """Return DRAM traffic by data type; inputs and outputs are compressed if that is shorter, filters never."""
+    """Return the bytes of DRAM traffic by type of data.
+
+    Inputs and outputs are compressed if that makes them shorter. Filters are never compressed.
+    """
     shares = {
         "filter": 1.0,
         "input": _share(layer.input_share, layer.input_zeros, chip),
@@ -120,14 +126,20 @@ def _share(counted: float | None, zeros: float, chip: Chip) -> float:
 
 
 def _gating(layer: LayerShape, chip: Chip) -> Gating:
-    """Return the savings of zero gating, which skips a product, its weight read, and a partial sum's read and write."""
+    """Return the savings of zero gating.
+
+    For an input of zero, it skips the product, the read of the weight, and the read and write of the partial sum.
+    """
     share = layer.input_zeros if layer.zero_products is None else layer.zero_products
     skipped = round(layer.num_macs * share)
     return Gating(products=skipped, energy_saved=skipped * (chip.energy.mac + 3 * chip.energy.register_file))
 
 
 def _bound(parts: Mapping[str, int], processing_s: float, dram_s: float) -> str:
-    """Return the bottleneck: DRAM if it takes longer than the chip, else the longer of computing and moving words."""
+    """Return what limits the speed of a layer: `dram` if DRAM takes longer than the chip itself.
+
+    Otherwise, return `buffer` or `compute`, depending on whether moving words or computing takes longer.
+    """
     if dram_s > processing_s:
         return "dram"
     moving = parts["filter_load"] + parts["window_load"] + max(parts["input"], parts["partial_sum"])
@@ -135,12 +147,15 @@ def _bound(parts: Mapping[str, int], processing_s: float, dram_s: float) -> str:
 
 
 def _utilisation(macs: int, time_s: float, chip: Chip) -> float:
-    """Return the share of the PE cycles in that time that multiply."""
+    """Return the number of multiplications over the most that all PEs could compute within `time_s`."""
     return macs / (chip.num_pes * time_s * chip.clock_hz)
 
 
 def _energy(words: Accesses, layer: LayerShape, chip: Chip) -> LayerEnergy:
-    """Return energy by level and in total, relative to a multiply-accumulate; DRAM uncompressed, as for baselines."""
+    """Return the energy by memory level and in total, relative to a multiply-accumulate.
+
+    DRAM traffic counts uncompressed, as it does for the baseline dataflows.
+    """
     levels = {"mac": layer.num_macs * chip.energy.mac}
     levels |= {level: float(cost) for level, cost in words.energy(chip).items()}
     total = sum(levels.values())

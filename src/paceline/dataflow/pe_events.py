@@ -16,7 +16,10 @@ OPERATIONS = ("multiply", "add", "send", "sum")  # in their order within a cycle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One operation of one PE. Cycles are counted from 1; an addition of 0 cycles falls at the end of a cycle."""
+    """One operation of one PE. Cycles are counted from 1.
+
+    An addition that takes 0 cycles happens at the end of its cycle.
+    """
 
     cycle: int
     last_cycle: int
@@ -27,7 +30,7 @@ class Event:
     right: Number | None  # an input, a product, or a partial sum that was received
     result: Number
     output: tuple[int, int, int, int]  # image, filter, row, column
-    loads: tuple[str, ...] = ()  # data that the PE receives for it: weight, input
+    loads: tuple[str, ...] = ()  # data that the PE receives for this operation: weight, input
     source: Place | None = None  # sender of the partial sum; the PE itself for a sum kept from an earlier fold
     target: Place | None = None
     tap: int | None = None  # which of the PE's weights is multiplied
@@ -48,14 +51,14 @@ class _Cycles(TypedDict):
 
 
 def events(simulation: Simulation) -> Iterator[Event]:
-    """Yield every event by cycle; within a cycle, an event follows those that it depends on."""
+    """Yield every event, ordered by cycle; within a cycle, an event follows the events that it depends on."""
     for record in simulation.records():
         found = [event for index in range(len(record.one.strips)) for event in _of_strip(simulation, record, index)]
         yield from sorted(found, key=lambda event: (event.cycle, OPERATIONS.index(event.operation), event.place))
 
 
 def count_events(simulation: Simulation) -> int:
-    """Return the number of events: every operation, and a send for every partial sum that moves to another PE."""
+    """Return the number of events: products, additions, and sends of partial sums to other PEs."""
     plan, shape = simulation.plan, simulation.plan.shape
     sends = 0 if plan.is_serial else shape.num_outputs * (shape.kernel_height - plan.num_folds)
     return shape.num_multiplications + shape.num_additions + sends
@@ -110,7 +113,7 @@ def _of_row(simulation: Simulation, record: Record, index: int, where: tuple[int
 
 
 def _of_column(record: Record, index: int, column: int, output: int) -> Iterator[Event]:
-    """Yield the sends and sums of one column for one output; its first PE adds up."""
+    """Yield the sends and sums of one column of PEs for one output; the first PE of the column adds up."""
     schedule, one = record.schedule, record.one
     num_rows = record.pes.partial_sums.shape[1]
     num_sums = schedule.sum_start.shape[1]
@@ -150,6 +153,6 @@ def _common(record: Record, index: int, row: int, column: int, output: int) -> _
 
 
 def _cycles(record: Record, start: Any, length: int) -> _Cycles:
-    """Convert to cycles of the whole simulation, counted from 1."""
+    """Convert a start within a pass to cycles of the whole simulation, which are counted from 1."""
     before = record.one.start_cycle + int(start)
     return {"cycle": before + min(1, length), "last_cycle": before + length}

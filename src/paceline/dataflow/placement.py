@@ -1,8 +1,8 @@
 """Placement of the logical sets of a convolution on an array: folded if too large, side by side if small.
 
-A set computes one image under one filter: R rows of PEs (one per kernel row) by E columns (one per output row). If
-it has more columns than the array, it is split into strips of output rows; if it has more rows, kernel rows are folded
-and partial sums stay in the first PE of their column until the next fold.
+A set computes one image under one filter: R rows of PEs (one per kernel row) by E columns (one per output row). If the
+set has more columns than the array, it is split into strips of output rows. If it has more rows than the array, kernel
+rows are folded, and partial sums stay in the first PE of their column until the next fold.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from paceline.dataflow.timing import Schedule, Timing, make_schedule
 
 @dataclass(frozen=True)
 class Strip:
-    """A set or a strip of one, and the position of its first PE in the array."""
+    """A logical set or a strip of one, with the position of its first PE in the array."""
 
     image: int
     filter: int
@@ -31,7 +31,7 @@ class Strip:
 
 @dataclass(frozen=True)
 class Pass:
-    """Work of the array between two filter loads: strips side by side, with the same kernel rows."""
+    """The work of the array between two filter loads: strips side by side, all with the same kernel rows."""
 
     index: int
     start_cycle: int
@@ -47,7 +47,7 @@ class Pass:
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Sets, strips and folds of a shape on an array."""
+    """Division of a convolution into sets, strips and folds on an array of PEs."""
 
     shape: Shape
     timing: Timing
@@ -60,7 +60,7 @@ class Placement:
 
     @property
     def set_rows(self) -> int:
-        """Rows of PEs that a set occupies at a time."""
+        """Number of rows of PEs that a set occupies in a pass."""
         return 1 if self.is_serial else min(self.shape.kernel_height, self.array[0])
 
     @property
@@ -94,7 +94,7 @@ class Placement:
 
     @cached_property
     def places(self) -> list[tuple[int, int]]:
-        """PEs of the array that are used in any pass, by row and column."""
+        """Row and column of every PE of the array that any pass uses."""
         widest: dict[tuple[int, int], int] = {}
         for strip in itertools.chain.from_iterable(self._batches()):
             corner = (strip.array_row, strip.array_column)
@@ -113,12 +113,12 @@ class Placement:
 
     @property
     def num_logical_pes(self) -> int:
-        """R x E of the logical set, times the sets computed side by side."""
+        """Number of PEs of a logical set (R x E), times the number of sets computed side by side."""
         return self.shape.kernel_height * self.shape.output_height * self.num_sets_side_by_side
 
     @property
     def num_taps(self) -> int:
-        """Products per output in one PE."""
+        """Number of products that a PE computes for one output."""
         rows = self.shape.kernel_height if self.is_serial else 1
         return self.shape.num_channels * rows * self.shape.kernel_width
 
@@ -128,7 +128,10 @@ class Placement:
 
     @cached_property
     def _schedules(self) -> dict[int, Schedule]:
-        """Schedules by additions per column and output; at most three: first, middle and last fold."""
+        """Schedules, by the number of additions per column and output.
+
+        There are at most three: for the first fold, the folds between, and the last fold.
+        """
         height = 1 if self.is_serial else self.shape.kernel_height
         rows = [min(self.set_rows, height - start) for start in range(0, height, self.set_rows)]
         sums = {count - 1 + (index > 0) for index, count in enumerate(rows)}

@@ -25,15 +25,15 @@ DEFAULT_OBJECTIVE = "dram-delay"
 
 @dataclass(frozen=True, kw_only=True)
 class Mapping:
-    """Layout of a layer on the array and in time, or arrays with one entry per candidate."""
+    """Layout of a layer on the array and in time. Each field is a number, or an array with one value per candidate."""
 
-    m: Amount
-    n: Amount
-    e: Amount
-    p: Amount
-    q: Amount
-    r: Amount
-    t: Amount
+    m: Amount  # filters whose partial sums are in the buffer
+    n: Amount  # images whose partial sums are in the buffer
+    e: Amount  # output rows at a time
+    p: Amount  # filters in each PE
+    q: Amount  # channels in each PE
+    r: Amount  # sets of PEs on different channels
+    t: Amount  # sets of PEs on different filters
 
     def active_pes(self, shape: Shape) -> Amount:
         return shape.kernel_height * self.e * self.r * self.t
@@ -41,12 +41,12 @@ class Mapping:
 
 @dataclass(frozen=True, kw_only=True)
 class Rounds:
-    """Iteration counts of the loops around a pass."""
+    """Number of iterations of each loop around a pass."""
 
     images: Amount
     strips: Amount
-    filters: Amount  # passes over the filters, each with p x t of them
-    buffered: Amount  # groups of filters whose partial sums are in the buffer in turn
+    filters: Amount  # groups of p x t filters, which one pass computes
+    buffered: Amount  # groups of m filters, whose partial sums are in the buffer one group after another
     channels: Amount
     input_rows: Amount  # of all strips together, counting overlaps twice
     filter_sets: Amount  # sets of PEs with different filters, summed over all passes
@@ -67,12 +67,12 @@ class Rounds:
 
     @property
     def filter_loads(self) -> Amount:
-        """Number of times the PEs receive each weight; once if they hold all filters at the same time."""
+        """Number of times that the PEs receive each weight; it is 1 if they hold all weights at the same time."""
         return np.where(self.filters * self.channels == 1, 1, self.images * self.strips)
 
 
 def buffer_banks(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
-    """Banks for the inputs and partial sums of a mapping; no bank holds both."""
+    """Return the number of buffer banks that a mapping needs; no bank holds both inputs and partial sums."""
     sums = mapping.n * mapping.m * mapping.e * shape.output_width * chip.word_bytes
     return input_banks(shape, mapping, chip) + np.ceil(sums / chip.buffer.bank_bytes)
 
@@ -83,13 +83,13 @@ def input_banks(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
 
 
 def filter_bytes(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
-    """Bytes of the filters of one pass, which are prefetched into the buffer during the previous pass."""
+    """Return the size of one pass's filters, which the buffer prefetches during the previous pass."""
     weights = mapping.p * mapping.t * mapping.q * mapping.r * shape.kernel_height * shape.kernel_width
     return weights * chip.word_bytes
 
 
 def accesses(shape: Shape, mapping: Mapping) -> Accesses:
-    """Return the words moved at every level for one group of a layer."""
+    """Return the words moved at every memory level for one group of a layer."""
     rounds = Rounds.of(shape, mapping)
     weights = shape.num_filters * shape.weights_per_output
     outputs, macs = shape.num_outputs, shape.num_multiplications
@@ -118,10 +118,11 @@ def accesses(shape: Shape, mapping: Mapping) -> Accesses:
 
 
 def cycles(shape: Shape, mapping: Mapping, chip: Chip) -> dict[str, Amount]:
-    """Return the cycles of one group by cause; `compute`, `input` and `partial_sum` overlap.
+    """Return the cycles of one group by cause; `compute`, `input` and `partial_sum` overlap in time.
 
-    A pass begins with loading filters and the first window of inputs, which is not overlapped: a PE has room for one
-    set of them. The remaining inputs and the partial sums are transferred while the PEs multiply.
+    A pass begins by loading filters and the first window of inputs. The PEs do not multiply during that time, because a
+    PE has room for only one set of filters and one window. The remaining inputs and the partial sums are transferred
+    while the PEs multiply.
     """
     rounds = Rounds.of(shape, mapping)
     filters = _items_per_pe(shape.num_filters, mapping.p, mapping.t)
@@ -141,18 +142,21 @@ def cycles(shape: Shape, mapping: Mapping, chip: Chip) -> dict[str, Amount]:
 
 
 def total_cycles(parts: dict[str, Amount]) -> Amount:
-    """Add up cycles by cause; of the overlapping causes only the longest counts."""
+    """Add up the cycles of all causes; of those that overlap in time, only the longest counts."""
     flowing = np.maximum(np.maximum(parts["compute"], parts["input"]), parts["partial_sum"])
     return flowing + parts["filter_load"] + parts["window_load"]
 
 
 def _busy_sets(whole: int, inner: Amount, sets: Amount) -> Amount:
-    """Number of busy sets, summed over all rounds; the last round may need fewer."""
+    """Return the number of busy sets of PEs, summed over all rounds; the last round may use fewer sets."""
     return whole // (inner * sets) * sets + np.minimum(whole % (inner * sets), sets)
 
 
 def _items_per_pe(whole: int, inner: Amount, sets: Amount) -> Amount:
-    """Number of filters or channels that a PE processes in all rounds; the last round may be shorter."""
+    """Return the number of filters or channels that a PE processes in all rounds together.
+
+    The last round may have fewer per PE.
+    """
     rest = whole % (inner * sets)
     return whole // (inner * sets) * inner + ceiling(rest, sets)
 
@@ -162,7 +166,7 @@ def _energy(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
 
 
 def _time(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
-    """Return the cycles on the chip, without the time of DRAM, which depends on the data."""
+    """Return the cycles on the chip. The time of DRAM is left out, because it depends on the data."""
     return total_cycles(cycles(shape, mapping, chip))
 
 
@@ -181,7 +185,7 @@ def check_objective(name: str) -> None:
 
 
 def choose_mapping(name: str, shape: Shape, chip: Chip, objective: str = DEFAULT_OBJECTIVE) -> Mapping:
-    """Return the best mapping of a group of a layer; raise UsageError if none fits."""
+    """Return the best mapping of one group of a layer; raise UsageError if no mapping fits the chip."""
     check_objective(objective)
     try:
         return best_mapping(shape, chip, objective)
@@ -190,19 +194,19 @@ def choose_mapping(name: str, shape: Shape, chip: Chip, objective: str = DEFAULT
 
 
 class _Unmappable(Exception):
-    """No mapping fits; the message names the resource that is too small."""
+    """Raised if no mapping fits the chip; the message names the resource that is too small."""
 
 
 @lru_cache(maxsize=256)
 def best_mapping(shape: Shape, chip: Chip, objective: str) -> Mapping:
-    """Return the mapping that minimises the objective; ties are broken by energy."""
+    """Return the mapping with the lowest value of the objective; ties are broken by energy."""
     candidates = _candidates(shape, chip)
     order = np.lexsort((_energy(shape, candidates, chip), OBJECTIVES[objective](shape, candidates, chip)))
     return Mapping(**{key: int(values[order[0]]) for key, values in vars(candidates).items()})
 
 
 def _candidates(shape: Shape, chip: Chip) -> Mapping:
-    """Return all mappings that fit, as arrays; raise if there is none."""
+    """Return all mappings that fit the chip, as arrays; raise _Unmappable if none fits."""
     _check_kernel(shape, chip)
     per_pe = np.array(list(_pe_choices(shape, chip)), dtype=np.int64)
     sets = np.array(list(_set_choices(shape, chip)), dtype=np.int64)
@@ -224,7 +228,10 @@ def _candidates(shape: Shape, chip: Chip) -> Mapping:
 
 
 def _most_filters(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
-    """Return the most filters that fit the buffer, all or in whole passes; more of them cost nothing else."""
+    """Return the largest number of filters whose partial sums fit into the buffer at once.
+
+    It is all filters, or a multiple of the filters of a pass. A larger number saves loads of inputs and costs nothing.
+    """
     per_filter = mapping.n * mapping.e * shape.output_width * chip.word_bytes
     free = (chip.buffer.banks - input_banks(shape, mapping, chip)) * chip.buffer.bank_bytes
     per_pass = mapping.p * mapping.t
@@ -233,7 +240,7 @@ def _most_filters(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
 
 
 def _check_kernel(shape: Shape, chip: Chip) -> None:
-    """Raise if the kernel exceeds the rows of the array or the scratch pads of a PE, which no mapping can change."""
+    """Raise _Unmappable if the kernel exceeds the rows of the array or the scratch pads of a PE."""
     pads = chip.scratch_pads
     if shape.kernel_height > chip.rows:
         problem = f"its {shape.kernel_height} filter rows need as many rows of PEs, but the chip has {chip.rows}"
@@ -247,7 +254,7 @@ def _check_kernel(shape: Shape, chip: Chip) -> None:
 
 
 def _pe_choices(shape: Shape, chip: Chip) -> Iterator[tuple[int, int]]:
-    """Yield numbers of filters and channels that fit into the scratch pads of a PE."""
+    """Yield the pairs (filters, channels) whose data fits into the scratch pads of a PE."""
     pads = chip.scratch_pads
     for p in part_sizes(shape.num_filters, pads.partial_sum):
         for q in part_sizes(shape.num_channels, pads.input // shape.kernel_width):
@@ -256,9 +263,10 @@ def _pe_choices(shape: Shape, chip: Chip) -> Iterator[tuple[int, int]]:
 
 
 def _set_choices(shape: Shape, chip: Chip) -> Iterator[tuple[int, int, int]]:
-    """Yield output rows per set, sets on different channels and sets on different filters that fit the array.
+    """Yield every (e, r, t) that fits the array.
 
-    A set wider than the array is split into pieces placed below each other.
+    e is the number of output rows per set, r of sets on different channels, and t of sets on different filters. A set
+    wider than the array is split into pieces placed below each other.
     """
     down = chip.rows // shape.kernel_height
     for e in part_sizes(shape.output_height, shape.output_height):

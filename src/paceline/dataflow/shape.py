@@ -17,12 +17,15 @@ Amount = Any  # a number, or an array with one entry per candidate mapping
 
 
 def ceiling(whole: Amount, part: Amount) -> Amount:
-    """Return the number of parts that cover the whole: their quotient, rounded up."""
+    """Return the number of parts of size `part` that cover `whole`: the quotient, rounded up."""
     return -(-whole // part)
 
 
 def part_sizes(whole: int, most: int) -> list[int]:
-    """Return the smallest part sizes, up to `most`, that divide a whole into 1, 2, 3, ... rounds."""
+    """Return, in ascending order, the smallest part size for each number of parts that can cover `whole`.
+
+    Only sizes up to `most` are returned. For a whole of 10, the sizes are 1, 2, 3, 4, 5 and 10.
+    """
     sizes = []
     part = min(whole, most)
     while part:
@@ -34,7 +37,7 @@ def part_sizes(whole: int, most: int) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class ConvAxis:
-    """One axis of a convolution: input pixels with padding at both ends, kernel and stride."""
+    """One axis of a convolution, vertical or horizontal: input pixels, padding at both ends, kernel and stride."""
 
     size: int
     kernel: int
@@ -51,33 +54,48 @@ class ConvAxis:
 
     @property
     def step(self) -> int:
-        """New pixels that an output reads after its neighbour; a stride larger than the kernel skips the rest."""
+        """Number of pixels that an output reads and the output before it does not.
+
+        A stride larger than the kernel skips the other pixels.
+        """
         return min(self.stride, self.kernel)
 
     def read(self, outputs: Amount) -> Amount:
-        """Pixels read by `outputs` neighbouring outputs, padding included."""
+        """Return the number of pixels that `outputs` neighbouring outputs read, padding included."""
         return (outputs - 1) * self.step + self.kernel
 
     def read_in_strips(self, part: Amount) -> Amount:
-        """Pixels read by all outputs in strips of `part`, padding included; pixels read by two strips count twice."""
+        """Return the number of pixels read by strips of `part` outputs, padding included.
+
+        A pixel that two strips read counts twice.
+        """
         strips = ceiling(self.outputs, part)
         return (self.outputs - strips) * self.step + strips * self.kernel
 
     def real_in_strips(self, part: Amount) -> Amount:
-        """Pixels read by all outputs in strips of `part`, without padding."""
+        """Return the number of pixels read by strips of `part` outputs, without padding.
+
+        A pixel that two strips read counts twice.
+        """
         return _for_each(self._real, part)
 
     @property
     def real(self) -> int:
-        """Pixels that at least one output reads, without padding."""
+        """Number of pixels that at least one output reads, without padding."""
         return self._real(self.outputs)
 
     def blocks_in_strips(self, block: Amount, part: Amount) -> Amount:
-        """Number of blocks of `block` pixels without padding; no block spans two strips."""
+        """Return the number of blocks that hold the pixels read by strips of `part` outputs, without padding.
+
+        A block has at most `block` pixels, all of the same strip.
+        """
         return _for_each(self._blocks, block, part)
 
     def outputs_of_blocks(self, block: Amount, part: Amount) -> Amount:
-        """Number of outputs that each such block contributes to, summed over all blocks."""
+        """Count the outputs that read each block of pixels, and return the sum over all blocks.
+
+        A block has at most `block` pixels, all read by the same strip of `part` outputs.
+        """
         return _for_each(self._outputs_of_blocks, block, part)
 
     def _real(self, part: int) -> int:
@@ -96,20 +114,20 @@ class ConvAxis:
         return int(((end - 1) // block - start // block + 1)[end > start].sum())
 
     def _new(self, part: int) -> NDArray[np.int64]:
-        """Number of pixels that each output is the first of its strip to read."""
+        """Return, for each output, the number of pixels that no earlier output of its strip reads."""
         new = self._last(self.step)
         new[::part] = self._last(self.kernel)[::part]
         return new
 
     def _last(self, count: int) -> NDArray[np.int64]:
-        """Number of the last `count` pixels of each output's window that lie inside the input."""
+        """Return, for each output, how many of the last `count` pixels of its window lie inside the input."""
         ends = np.arange(self.outputs, dtype=np.int64) * self.stride + self.kernel
         within = np.minimum(ends, self.padding + self.size) - np.maximum(ends - count, self.padding)
         return np.asarray(np.maximum(within, 0))
 
 
 def _for_each(count: Callable[..., int], *sizes: Amount) -> Amount:
-    """Evaluate `count` once per distinct combination of sizes among the candidates."""
+    """Call `count` once per distinct combination of sizes, and return the results for all candidates."""
     alike = np.broadcast_arrays(*sizes)
     key = np.ravel_multi_index(alike, [int(one.max()) + 1 for one in alike])
     _, first, which = np.unique(key, return_index=True, return_inverse=True)
@@ -123,7 +141,7 @@ _NUMBER = r"\d{1,9}"
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """N images of C channels, H x W pixels each, under M filters of C channels, R x S weights each."""
+    """Sizes of a convolution: N images of C channels and H x W pixels, M filters of C channels and R x S weights."""
 
     num_images: int = 1
     num_filters: int = 1
@@ -171,22 +189,25 @@ class Shape:
 
     @property
     def output_height(self) -> int:
-        """E in the papers."""
+        """Number of rows of an output, called E in the papers on Eyeriss."""
         return self.rows.outputs
 
     @property
     def output_width(self) -> int:
-        """F in the papers."""
+        """Number of columns of an output, called F in the papers on Eyeriss."""
         return self.columns.outputs
 
     @property
     def row_reads(self) -> int:
-        """Pixels of a row that a row of outputs reads, padding included."""
+        """Number of pixels of an input row that a row of outputs reads, padding included."""
         return int(self.columns.read(self.output_width))
 
     @property
     def num_read_pixels(self) -> int:
-        """Pixels read in all images and channels, without padding; a large stride may skip some."""
+        """Number of pixels read in all images and channels, without padding.
+
+        A stride larger than the kernel skips some pixels.
+        """
         return self.num_images * self.num_channels * self.rows.real * self.columns.real
 
     @property
@@ -203,7 +224,7 @@ class Shape:
 
     @property
     def num_additions(self) -> int:
-        """Additions: one per product, except the first of each output."""
+        """Number of additions: one per product, except for the first product of each output."""
         return self.num_outputs * (self.weights_per_output - 1)
 
 

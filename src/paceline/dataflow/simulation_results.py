@@ -1,6 +1,6 @@
 """Results of a simulated convolution: memory accesses, energy, contents of the PEs, and texts for tables and pages.
 
-Accesses are counted with the rules of `row_stationary`.
+Accesses are counted by the same rules as in `row_stationary`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ from paceline.results.study import SCHEMA
 
 
 def conv_accesses(simulation: Simulation) -> Accesses:
-    """Count the words moved. DRAM is accessed once per word; the buffer multicasts a word to all PEs that need it.
+    """Count the words moved at every memory level.
 
-    A PE holds an input while its window covers it, a weight for a pass, and a partial sum until its column is added
-    up; between folds the first PE of a column holds the column's sums. The first product of a partial sum writes it,
-    every addition reads and writes it, and it is read once more to be sent or to be added after a fold.
+    DRAM is accessed once per word. The buffer multicasts a word to all PEs that need it. A PE holds an input while its
+    window covers it, a weight for one pass, and a partial sum until the column is added up. Between folds, the first PE
+    of a column holds the column's sums.
+
+    A partial sum is written by its first product, and read and written by every addition. It is read once more when it
+    is sent, or when it is added after a fold.
     """
     plan, shape = simulation.plan, simulation.plan.shape
     weights, pixels = shape.num_filters * shape.weights_per_output, shape.num_read_pixels
@@ -53,7 +56,10 @@ def conv_accesses(simulation: Simulation) -> Accesses:
 
 
 def _loads(plan: Placement, one: Pass) -> tuple[int, int, int, int]:
-    """Return the weights and the inputs that the PEs of a pass receive, then those that are read from the buffer."""
+    """Return four numbers of words for a pass.
+
+    The first two are the weights and the inputs that PEs receive, the last two those that are read from the buffer.
+    """
     shape = plan.shape
     rows = 1 if plan.is_serial else len(one.kernel_rows)
     lanes = shape.num_channels * (shape.kernel_height if plan.is_serial else 1)
@@ -68,7 +74,7 @@ def _loads(plan: Placement, one: Pass) -> tuple[int, int, int, int]:
 
 
 def _input_rows(plan: Placement, one: Pass) -> int:
-    """Return the number of different input rows that a pass reads; sets side by side share them."""
+    """Return the number of different input rows that a pass reads; sets side by side can share rows."""
     strips = {(strip.image, strip.first_row, strip.num_columns) for strip in one.strips}
     return len(
         {
@@ -81,7 +87,7 @@ def _input_rows(plan: Placement, one: Pass) -> int:
 
 
 def conv_result(simulation: Simulation) -> ConvResult:
-    """Return the results of a simulation, with the energy of the built-in chip."""
+    """Return the results of a simulation, with the energies of the built-in chip `eyeriss`."""
     plan = simulation.plan
     shape, timing = plan.shape, plan.timing
     moved, chip = conv_accesses(simulation), load_chip("eyeriss")
@@ -112,7 +118,7 @@ def conv_result(simulation: Simulation) -> ConvResult:
 
 @dataclass(frozen=True, kw_only=True)
 class PEContents:
-    """Contents of a PE in a pass: weights and pixels by lane, and the output row of its partial sums."""
+    """Data in a PE during a pass: rows of weights and of pixels, and the output row that it computes."""
 
     place: Place
     weights: list[list[Any]]
@@ -124,7 +130,10 @@ class PEContents:
 
 
 def pe_contents(simulation: Simulation, one: Pass) -> Iterator[PEContents]:
-    """Yield the contents of every PE of a pass; for `serial`, whose PE holds all rows, only the first row."""
+    """Yield the contents of every PE of a pass.
+
+    Under the `serial` model, a PE holds all kernel rows; `filter_row` and `input_row` are then those of the first.
+    """
     pes = PEArray(simulation.plan, one, simulation.operands.images, simulation.operands.filters)
     for index, strip in enumerate(one.strips):
         for row, column in itertools.product(range(pes.filters.shape[1]), range(strip.num_columns)):
@@ -141,7 +150,7 @@ def pe_contents(simulation: Simulation, one: Pass) -> Iterator[PEContents]:
 
 
 def placement_lines(simulation: Simulation) -> Iterator[str]:
-    """Yield lines that describe the execution model and the placement of the logical set on the array."""
+    """Yield lines of text on the execution model and the placement of the logical set on the array."""
     plan, shape = simulation.plan, simulation.plan.shape
     yield f"{plan.timing.model}: {MODELS[plan.timing.model]}"
     size = f"a logical set of {shape.kernel_height} x {shape.output_height} PEs"
@@ -161,7 +170,7 @@ def placement_lines(simulation: Simulation) -> Iterator[str]:
 
 
 def summary(simulation: Simulation) -> str:
-    """Return cycles, PEs and utilisation in one line."""
+    """Return a line of text with cycles, PEs and utilisation."""
     plan, used = simulation.plan, f"{simulation.utilisation:.1%}"
     if plan.array != (plan.shape.kernel_height, plan.shape.output_height):
         used += f" (of the {plan.array[0]} x {plan.array[1]} in the array: {simulation.array_utilisation:.1%})"
@@ -170,12 +179,15 @@ def summary(simulation: Simulation) -> str:
 
 
 def number_text(value: Any) -> str:
-    """Format integers in full, other numbers with six digits."""
+    """Format an integer in full, and any other number with six significant digits."""
     return str(value) if isinstance(value, int) else f"{value:.6g}"
 
 
 def output_text(simulation: Simulation, event: Event) -> str:
-    """Format the index of an output: row and column, preceded by image and filter if there are several."""
+    """Format the index of an event's output: row and column.
+
+    Image and filter come first if the convolution has several images or filters.
+    """
     shape = simulation.plan.shape
     is_plain = shape.num_images * shape.num_filters == 1
     return f"[{', '.join(map(str, event.output[2:] if is_plain else event.output))}]"

@@ -17,10 +17,11 @@ from paceline.errors import UsageError
 
 
 class PEArray:
-    """PEs of a pass: axes are strip, row, column. Each holds a filter row, an input row and its partial sums.
+    """Data of all PEs in a pass, in arrays with the axes strip, row of PEs and column of PEs.
 
-    A lane is one row of weights in a PE: a channel's, or under `serial` one kernel row of a channel. A tap is one
-    weight of a lane.
+    A PE holds rows of weights (lanes), the input rows that they are multiplied with, and its partial sums. It has one
+    lane per channel, or one per channel and kernel row under the execution model `serial`. A tap is the position of a
+    weight in its lane.
     """
 
     def __init__(self, plan: Placement, one: Pass, images: Matrix, filters: Matrix) -> None:
@@ -35,22 +36,25 @@ class PEArray:
 
     @property
     def taps(self) -> list[tuple[int, int]]:
-        """Every lane and tap, in the order of multiplication."""
+        """Lane and tap of every weight of a PE, in the order of multiplication."""
         lanes, width = self.filters.shape[2:]
         return [(lane, tap) for lane in range(lanes) for tap in range(width)]
 
     def window(self, lane: int, tap: int) -> Matrix:
-        """Return the inputs that a weight is multiplied with, for all outputs of each PE."""
+        """Return the inputs that the weight at `lane` and `tap` is multiplied with, for all outputs of each PE."""
         end = tap + (self._num_outputs - 1) * self._stride + 1
         return np.asarray(self.inputs[:, :, :, lane, tap : end : self._stride])
 
     def multiply(self, lane: int, tap: int) -> Matrix:
-        """Return the products of a weight of each PE."""
+        """Multiply the weight at `lane` and `tap` of each PE with its inputs, and return the products."""
         return np.asarray(self.filters[:, :, None, lane, tap, None] * self.window(lane, tap))
 
 
 def _load_rows(plan: Placement, one: Pass, images: Matrix, filters: Matrix) -> tuple[Matrix, Matrix]:
-    """Load kernel row r and input row e x stride + r of every channel into PE (r, e)."""
+    """Return the weights and inputs of all PEs, in this order.
+
+    PE (r, e) gets kernel row r and input row e x stride + r of every channel.
+    """
     rows = np.array(one.kernel_rows)
     weights = filters[[strip.filter for strip in one.strips]][:, :, rows]
     columns = np.arange(max(strip.num_columns for strip in one.strips))
@@ -62,7 +66,7 @@ def _load_rows(plan: Placement, one: Pass, images: Matrix, filters: Matrix) -> t
 
 
 def _load_whole_kernel(plan: Placement, one: Pass, images: Matrix, filters: Matrix) -> tuple[Matrix, Matrix]:
-    """Load the whole kernel and the input rows of one output row into a single PE."""
+    """Return the weights and inputs of a single PE: the whole kernel, and the input rows of one output row."""
     strip = one.strips[0]
     start = strip.first_row * plan.shape.stride[0]
     pixels = images[strip.image, :, start : start + plan.shape.kernel_height]
@@ -76,27 +80,27 @@ MAX_PRODUCTS = 20_000_000  # per PE and pass: their start cycles take a few hund
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """Values computed in a pass; the lists are empty if recording is off."""
+    """Values computed in a pass; the three lists are empty if the simulation does not record."""
 
     one: Pass
     schedule: Schedule
     pes: PEArray
     products: list[Matrix] = field(default_factory=list)  # per tap: strip, row, column, output
-    partial_sums: list[Matrix] = field(default_factory=list)  # after that product was added
+    partial_sums: list[Matrix] = field(default_factory=list)  # after each product was added
     column_sums: list[Matrix] = field(default_factory=list)  # before the first addition of the column, then after each
     carried: Matrix | None = None  # strip, column, output
 
 
 @dataclass(frozen=True, kw_only=True)
 class Simulation:
-    """A convolution laid onto an array, ready to run."""
+    """A convolution placed on an array of PEs, ready to run."""
 
     operands: Operands
     plan: Placement
 
     @classmethod
     def of(cls, operands: Operands, timing: Timing, array: tuple[int, int] | None = None) -> Simulation:
-        """Place a convolution on an array; by default the array has the size of the logical set."""
+        """Place a convolution on an array of `array` (rows, columns) PEs, by default as large as the logical set."""
         if array is not None and min(array) < 1:
             raise UsageError(f"an array of {array[0]} x {array[1]} has no PEs; give at least 1x1")
         shape = operands.shape
@@ -112,7 +116,7 @@ class Simulation:
 
     @cached_property
     def output(self) -> Matrix:
-        """The convolution's result, with axes images, filters, rows, columns."""
+        """The output of the convolution, with the axes images, filters, rows, columns."""
         output = self._empty()
         for _ in self._run(output, is_recorded=False):
             pass
@@ -133,7 +137,7 @@ class Simulation:
 
     @cached_property
     def utilisation(self) -> float:
-        """Share of the cycles of the logical PEs in which they are busy."""
+        """Busy PE cycles over all PE cycles, where only the PEs of the logical sets count."""
         busy = 0
         for one in self.plan.passes():
             schedule = self.plan.schedule(one)
@@ -142,7 +146,7 @@ class Simulation:
 
     @property
     def array_utilisation(self) -> float:
-        """Share of the cycles of all PEs of the array in which they are busy."""
+        """Busy PE cycles over all PE cycles, where every PE of the array counts."""
         return self.utilisation * self.plan.num_logical_pes / (self.plan.array[0] * self.plan.array[1])
 
     def _busy_in(self, one: Pass) -> NDArray[np.int64]:
@@ -151,7 +155,7 @@ class Simulation:
         return np.asarray(one.num_columns * busy)
 
     def _others(self, one: Pass) -> int:
-        """Number of PEs of a column besides its first."""
+        """Return the number of PEs of a column besides its first."""
         return 0 if self.plan.is_serial else len(one.kernel_rows) - 1
 
     def _empty(self) -> Matrix:
@@ -160,7 +164,7 @@ class Simulation:
         return np.zeros(sides, dtype=self.operands.images.dtype)
 
     def _run(self, output: Matrix, *, is_recorded: bool) -> Iterator[Record]:
-        """Run every pass; `output` also stores the partial sums between folds."""
+        """Run every pass and write the results to `output`, which also stores partial sums between folds."""
         for one in self.plan.passes():
             pes = PEArray(self.plan, one, self.operands.images, self.operands.filters)
             record = Record(one, self.plan.schedule(one), pes, carried=_gather(output, one) if one.has_carry else None)
@@ -179,7 +183,7 @@ class Simulation:
                 record.partial_sums.append(pes.partial_sums)
 
     def _sum_columns(self, record: Record, *, is_recorded: bool) -> None:
-        """Add up each column in its first PE: the partial sums of all rows, then those of an earlier fold."""
+        """Add up each column in its first PE: the partial sums of all rows, then the sum of the previous folds."""
         pes = record.pes
         first, *others = (pes.partial_sums[:, row] for row in range(pes.partial_sums.shape[1]))
         if record.carried is not None:
@@ -191,7 +195,10 @@ class Simulation:
 
 
 def _gather(output: Matrix, one: Pass) -> Matrix:
-    """Return the partial sums of an earlier fold for a pass; missing columns of a short strip are zero."""
+    """Read the partial sums that previous folds left in `output` for the strips of a pass.
+
+    All strips get the width of the widest; missing columns are zero.
+    """
     width = max(strip.num_columns for strip in one.strips)
     sums = np.zeros((len(one.strips), width, output.shape[3]), dtype=output.dtype)
     for index, strip in enumerate(one.strips):

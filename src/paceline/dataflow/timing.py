@@ -27,7 +27,7 @@ MODELS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """An execution model and the duration of its operations."""
+    """An execution model, and the cycles of a multiplication and of an addition."""
 
     model: str = "single-alu"
     multiply_cycles: int = 1
@@ -45,13 +45,16 @@ class Timing:
 
     @property
     def addition(self) -> int:
-        """Cycles of an addition under this model."""
+        """Number of cycles that an addition takes under this model."""
         return 0 if self.model == "mac" else self.add_cycles
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Schedule:
-    """Start cycles in a pass, the same for all columns: F outputs of K products and J sums of the column each."""
+    """Start cycles of the operations of a pass, which are the same in all columns of PEs.
+
+    For each of F outputs, every PE computes K products, and the first PE of a column adds J sums of other PEs or folds.
+    """
 
     multiply_start: Cycles  # F x K
     add_start: Cycles  # F x (K - 1)
@@ -61,19 +64,19 @@ class Schedule:
 
     @cached_property
     def cycles(self) -> int:
-        """The length of the pass."""
+        """Duration of the pass in cycles."""
         ends = [self.multiply_start.max() + self.multiply_cycles]
         ends += [starts.max() + self.add_cycles for starts in (self.add_start, self.sum_start) if starts.size]
         return int(max(ends))
 
     @property
     def worker_busy(self) -> NDArray[np.bool_]:
-        """Return for each cycle whether a PE other than the first of its column is busy."""
+        """Whether a PE other than the first of its column is busy, for each cycle."""
         return self._busy(self._worker_spans)
 
     @property
     def adder_busy(self) -> NDArray[np.bool_]:
-        """Return for each cycle whether the first PE of a column is busy."""
+        """Whether the first PE of a column is busy, for each cycle."""
         return self._busy(self._adder_spans)
 
     @cached_property
@@ -86,7 +89,7 @@ class Schedule:
 
     @property
     def _worker_spans(self) -> tuple[Cycles, Cycles]:
-        """Return start and end cycles of the operations."""
+        """Start and end cycles of the products and additions of every PE."""
         starts = np.concatenate([self.multiply_start.ravel(), self.add_start.ravel()])
         lengths = np.repeat([self.multiply_cycles, self.add_cycles], [self.multiply_start.size, self.add_start.size])
         return starts, starts + lengths
@@ -113,7 +116,11 @@ def _covered(spans: tuple[Cycles, Cycles]) -> int:
 
 
 def make_schedule(timing: Timing, *, num_outputs: int, num_taps: int, num_sums: int) -> Schedule:
-    """Return the schedule of one pass: `num_taps` products per PE, `num_sums` more additions per column."""
+    """Return the schedule of one pass.
+
+    For each output, every PE computes `num_taps` products, and the first PE of a column makes `num_sums` more
+    additions.
+    """
     build = {"pipelined": _pipelined, "mac": _fused}.get(timing.model, _alternating)
     multiply, add, sums = build(timing, num_outputs, num_taps, num_sums)
     return Schedule(
@@ -126,7 +133,10 @@ def make_schedule(timing: Timing, *, num_outputs: int, num_taps: int, num_sums: 
 
 
 def _alternating(timing: Timing, outputs: int, taps: int, sums: int) -> tuple[Cycles, Cycles, Cycles]:
-    """One operation at a time: all PEs finish their rows, then the first PE of the column adds up, output by output."""
+    """Schedule one operation at a time in each PE.
+
+    All PEs first finish their rows. Then the first PE of each column adds the column up, output by output.
+    """
     multiply, add = timing.multiply_cycles, timing.add_cycles
     length = taps * multiply + (taps - 1) * add
     begin = np.arange(outputs, dtype=np.int64)[:, None] * length
@@ -138,16 +148,17 @@ def _alternating(timing: Timing, outputs: int, taps: int, sums: int) -> tuple[Cy
 
 
 def _fused(timing: Timing, outputs: int, taps: int, sums: int) -> tuple[Cycles, Cycles, Cycles]:
-    """Products follow each other without a gap; additions take no time."""
+    """Schedule products without a gap between them; additions take no time."""
     multiply_start = np.arange(outputs * taps, dtype=np.int64).reshape(outputs, taps) * timing.multiply_cycles
     done = multiply_start + timing.multiply_cycles
     return multiply_start, done[:, 1:], np.repeat(done[:, -1:], sums, axis=1)
 
 
 def _pipelined(timing: Timing, outputs: int, taps: int, sums: int) -> tuple[Cycles, Cycles, Cycles]:
-    """The multiplier continues while the adder adds its last product; at most one product is queued between them.
+    """Schedule a multiplier and an adder that work in parallel.
 
-    The PE's own additions have priority; those of the column fill the gaps.
+    At most one product waits between the two. The PE's own additions have priority; the sums of the column fill the
+    gaps.
     """
     multiply, add = timing.multiply_cycles, timing.add_cycles
     multiply_start = np.zeros((outputs, taps), dtype=np.int64)

@@ -25,13 +25,13 @@ COLUMNS = (
 
 
 def check_trace_file(target: str) -> None:
-    """Raise if the file name has no supported ending."""
+    """Raise UsageError if the file name has no supported ending."""
     if Path(target).suffix.lower() not in _WRITERS:
         raise UsageError(f"--trace {target!r}: name a file that ends in {', '.join(_WRITERS)}")
 
 
 def check_trace(simulation: Simulation, target: str) -> None:
-    """Raise if the trace would be too large; nothing is simulated."""
+    """Raise UsageError if the trace would be too large. The convolution is not simulated for this check."""
     sizes = {"events": count_events(simulation)}
     if Path(target).suffix.lower() == ".vcd":
         sizes["cycles"] = simulation.cycles
@@ -44,7 +44,10 @@ def check_trace(simulation: Simulation, target: str) -> None:
 
 
 def write_trace(simulation: Simulation, target: str) -> int:
-    """Write every event, one pass at a time to limit memory; return the number of events."""
+    """Write every event to a file and return the number of events.
+
+    Only one pass at a time is held in memory.
+    """
     check_trace_file(target)
     check_trace(simulation, target)
     try:
@@ -55,7 +58,7 @@ def write_trace(simulation: Simulation, target: str) -> int:
 
 
 def event_row(event: Event) -> Json:
-    """Convert an event to plain values by column."""
+    """Convert an event to plain values, by column of the trace file."""
     source, target = event.source or (None, None), event.target or (None, None)
     values: tuple[Any, ...] = (event.cycle, event.last_cycle, event.number, *event.place, event.operation)
     values += (event.left, event.right, event.result, *event.output, "+".join(event.loads))
@@ -90,7 +93,7 @@ def _write_waves(simulation: Simulation, file: TextIO) -> int:
 
 
 def _for_each(found: Iterable[Event], write: Callable[[Event], object]) -> int:
-    """Call `write` with every event; return their number."""
+    """Call `write` with every event and return the number of events."""
     count = 0
     for event in found:
         write(event)
@@ -114,10 +117,11 @@ Key = tuple[int, int, str]  # row, column, unit
 
 
 def write_vcd(found: Iterable[Event], file: TextIO, *, places: Sequence[Place], cycles: int, has_integers: bool) -> int:
-    """Write events, ordered by cycle, as a value change dump; return their number.
+    """Write events, ordered by cycle, as a value change dump (VCD), and return their number.
 
-    Time t is the start of cycle t + 1. An idle unit keeps its last operands. Integers are 64-bit vectors, so that none
-    is rounded; others are reals. If a unit has several events in a cycle (additions of 0 cycles), the last is shown.
+    Time t is the start of cycle t + 1. An idle unit keeps its last operands. Integers are written as 64-bit vectors, so
+    that none is rounded, and other numbers as reals. If a unit has several events in one cycle (additions of 0 cycles),
+    only the last one is written.
     """
     keys = [(*place, unit) for place in places for unit in UNITS.values()]
     names = {
@@ -149,12 +153,15 @@ def _header(names: dict[Key, list[str]], places: Sequence[Place], *, has_integer
 
 
 def _change(value: Number, identifier: str, *, has_integers: bool) -> str:
-    """Format a value change; negative integers are in two's complement."""
+    """Format the new value of a signal as a line of a VCD file; negative integers are in two's complement."""
     return f"b{int(value) % 2**64:b} {identifier}\n" if has_integers else f"r{value:.17g} {identifier}\n"
 
 
 class _ChangeWriter:
-    """Writes changes in order of time, each signal at most once per time; pending ends of operations are queued."""
+    """Writes the changes of signals in order of time, and each signal at most once per time.
+
+    The ends of operations are queued until their time is reached.
+    """
 
     def __init__(self, file: TextIO, names: dict[Key, list[str]], *, has_integers: bool) -> None:
         self._file = file
@@ -186,7 +193,7 @@ class _ChangeWriter:
         self._file.writelines(self._pending.values())
 
     def _advance(self, time: int) -> None:
-        """Advance to a time and mark the operations that end before it as idle."""
+        """Advance to a time, and mark the units whose operations end by then as idle."""
         while self._ends and self._ends[0][0] <= time:
             end, key = heapq.heappop(self._ends)
             if self._until.get(key) == end:
@@ -197,7 +204,7 @@ class _ChangeWriter:
         self._move(time)
 
     def _move(self, time: int) -> None:
-        """Write every cycle up to a time, even if no other signal changes."""
+        """Write the cycle number at each time before `time`, even if no other signal changes."""
         while self._time < time:
             self._file.write(f"#{self._time}\nb{self._time + 1:b} {_identifier(0)}\n")
             self._file.writelines(self._pending.values())
@@ -206,7 +213,7 @@ class _ChangeWriter:
 
 
 def _identifier(number: int) -> str:
-    """Return a short identifier from the printable characters that the format allows."""
+    """Return the short name of signal `number`, made of the printable characters that VCD allows."""
     text = ""
     while True:
         number, digit = divmod(number, 94)

@@ -26,13 +26,16 @@ class InputZeros:
 
 
 def measure_linear_input(values: Tensor, chip: Chip) -> InputZeros:
-    """Measure the input of a linear layer."""
+    """Measure the zeros in the input of a linear layer."""
     zeros = float((values == 0).double().mean())
     return InputZeros(zeros, encoded_share(values.numpy(), chip), zeros)
 
 
 def measure_conv_input(values: Tensor, chip: Chip, *, kernel: Pair, stride: Pair, padding: Pair) -> InputZeros:
-    """Measure the input of a convolution, channels first; products with the zeros of its padding count too."""
+    """Measure the zeros in the input of a convolution (samples, channels, height, width).
+
+    Products with the zeros of the padding also count as zero products.
+    """
     is_zero = (values == 0).double()
     down, across = padding
     padded = functional.pad(is_zero, (across, across, down, down), value=1.0)
@@ -43,7 +46,11 @@ def measure_conv_input(values: Tensor, chip: Chip, *, kernel: Pair, stride: Pair
 
 
 def with_zeros(layers: Sequence[LayerShape], measured: Sequence[InputZeros]) -> list[LayerShape]:
-    """Set each layer's zeros; an output has those of the next layer's input, and the last output those of its input."""
+    """Return the layers with their measured zeros.
+
+    The output of a layer has the zeros of the next layer's input; for the last output, those of the last input are
+    used.
+    """
     return [
         replace(
             layer,

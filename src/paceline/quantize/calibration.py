@@ -22,7 +22,7 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """Counts of values in equal bins between the minimum and the maximum."""
+    """Numbers of values in bins of equal width between the minimum and the maximum."""
 
     low: float
     high: float
@@ -42,7 +42,7 @@ class Histogram:
         return (edges[1:] + edges[:-1]) / 2
 
     def without_zero(self) -> Tensor:
-        """Return the counts with the bin of zero capped at its larger neighbour.
+        """Return the counts, with that of the bin around zero limited to its larger neighbour.
 
         Zero is exact on every grid, so a large number of zeros must not influence the choice of a range.
         """
@@ -54,12 +54,15 @@ class Histogram:
         return counts
 
     def coarser(self, num_bins: int) -> Histogram:
-        """Merge neighbouring bins into `num_bins`, which must divide the number of bins."""
+        """Return a histogram of `num_bins` wider bins; `num_bins` must divide the present number of bins."""
         return Histogram(self.low, self.high, self.counts.view(num_bins, -1).sum(1))
 
 
 def histogram_of(values: Tensor, low: float, high: float, num_bins: int = NUM_BINS) -> Tensor:
-    """Count the values of a tensor in equal bins; if `low` equals `high`, all are counted in the first bin."""
+    """Count the values of a tensor in bins of equal width between `low` and `high`.
+
+    If `low` equals `high`, all values are counted in the first bin.
+    """
     if high <= low:
         counts = torch.zeros(num_bins, dtype=torch.float64)
         counts[0] = values.numel()
@@ -69,7 +72,10 @@ def histogram_of(values: Tensor, low: float, high: float, num_bins: int = NUM_BI
 
 @torch.no_grad()
 def observe(graph: Graph, batches: Batches) -> dict[str, Histogram]:
-    """Return histograms of the input and of every tensor with its own grid, over all batches, in two passes."""
+    """Return a histogram of the input, and of every other tensor with its own grid.
+
+    The graph runs twice over all batches: first to find the ranges, then to count the values.
+    """
     limits: dict[str, tuple[float, float]] = {}
 
     def widen(name: str, values: Tensor) -> None:
@@ -126,7 +132,7 @@ def _minmax(histogram: Histogram, calibration: Calibration) -> Range:
 
 
 def _percentile(histogram: Histogram, calibration: Calibration) -> Range:
-    """Return the range that excludes the outermost values on each side."""
+    """Return the range that excludes the outermost values on each side, as many as `percentile` says."""
     shares = histogram.counts.cumsum(0) / histogram.counts.sum()
     inside = calibration.percentile / 100
     above = int(torch.searchsorted(shares, torch.tensor(inside, dtype=torch.float64)))
@@ -137,7 +143,7 @@ def _percentile(histogram: Histogram, calibration: Calibration) -> Range:
 
 
 def _entropy(histogram: Histogram, calibration: Calibration) -> Range:
-    """Return the range with the smallest Kullback-Leibler divergence of the rounded from the original distribution."""
+    """Return the range in which rounding changes the distribution least, by Kullback-Leibler divergence."""
     del calibration
     counts, centres = histogram.without_zero(), histogram.centres
     least, best = float("inf"), (histogram.low, histogram.high)
@@ -152,7 +158,10 @@ def _entropy(histogram: Histogram, calibration: Calibration) -> Range:
 
 
 def _divergence(counts: Tensor, inside: Tensor) -> float:
-    """Return the Kullback-Leibler divergence of the distribution on `NUM_LEVELS` levels from the clipped one."""
+    """Clip a distribution to the bins `inside`, and round the result to `NUM_LEVELS` levels.
+
+    Return the Kullback-Leibler divergence of the rounded distribution from the clipped one.
+    """
     first, last = int(inside.nonzero()[0]), int(inside.nonzero()[-1])
     within = counts[first : last + 1]
     clipped = within.clone()
@@ -173,7 +182,7 @@ def _divergence(counts: Tensor, inside: Tensor) -> float:
 
 
 def _mse(histogram: Histogram, calibration: Calibration) -> Range:
-    """Return the range with the smallest squared error: rounding inside it, clipping outside."""
+    """Return the range with the smallest squared error of rounding values inside it and clipping values outside it."""
     counts, centres = histogram.without_zero(), histogram.centres
     least, best = float("inf"), (histogram.low, histogram.high)
     for low, high in _candidates(histogram):
@@ -188,7 +197,7 @@ def _mse(histogram: Histogram, calibration: Calibration) -> Range:
 
 
 def _candidates(histogram: Histogram) -> list[Range]:
-    """Return ranges of decreasing width; the widest comes first, so that it wins a tie."""
+    """Return ranges of decreasing width. The widest range comes first, so that it wins a tie."""
     largest = max(-histogram.low, histogram.high)
     sizes = [largest * number / NUM_CANDIDATES for number in range(NUM_CANDIDATES, 0, -1)]
     return [(max(histogram.low, -size), min(histogram.high, size)) for size in sizes]
@@ -203,5 +212,5 @@ METHODS: dict[str, Callable[[Histogram, Calibration], Range]] = {
 
 
 def grids_for(histograms: dict[str, Histogram], calibration: Calibration) -> dict[str, Grid]:
-    """Choose a grid for every tensor."""
+    """Choose a grid for every tensor from its histogram."""
     return {name: calibration.grid(histogram) for name, histogram in histograms.items()}

@@ -1,4 +1,4 @@
-"""Fake quantization: a float network with rounded weights and activations, for fine-tuning and noise figures."""
+"""Fake quantization: a float network with rounded weights and activations, for fine-tuning and for measuring noise."""
 
 from __future__ import annotations
 
@@ -26,14 +26,20 @@ class Rounding:
 
 
 def computes_scores(graph: Graph, op: Op) -> bool:
-    """Return whether an operation computes the scores, which stay in int32 because no operation reads them."""
+    """Return whether an operation is the layer that computes the scores.
+
+    Scores stay in int32, because no operation reads them.
+    """
     if op.name != graph.output or not isinstance(op, LinearOp) or op.clip is not None:
         return False
     return not any(op.name in other.inputs for other in graph.ops)
 
 
 class Simulated(nn.Module):
-    """A graph with rounded weights and optionally rounded activations and biases; its parameters are trainable."""
+    """A graph with rounded weights and, optionally, rounded activations and biases.
+
+    Its parameters are the unrounded weights and biases, and they are trainable.
+    """
 
     def __init__(self, graph: Graph, rounding: Rounding) -> None:
         super().__init__()
@@ -55,7 +61,7 @@ class Simulated(nn.Module):
         return self._on_grid(self.graph.grid_owner(op.name), value)
 
     def trained(self) -> Graph:
-        """Return the graph with the current parameters."""
+        """Return a copy of the graph with the current, unrounded parameters."""
         return self.graph.with_layers({op.name: self._parameters_of(op) for op in self.graph.layers})
 
     def _parameters_of(self, op: LinearOp) -> tuple[Tensor, Tensor]:
@@ -102,13 +108,16 @@ def _straight_through(values: Tensor, rounded: Tensor) -> Tensor:
 
 
 def decibels(signal: float, noise: float) -> float | None:
-    """Return the signal-to-noise ratio in decibels; None if either is zero."""
+    """Return the signal-to-noise ratio in decibels, or None if the signal or the noise is zero."""
     return 10 * math.log10(signal / noise) if signal > 0 and noise > 0 else None
 
 
 @torch.no_grad()
 def activation_noise(graph: Graph, simulated: Simulated, batches: Iterable[Tensor]) -> dict[str, float | None]:
-    """Return the signal-to-noise ratio of every tensor against the float network, in decibels."""
+    """Return the signal-to-noise ratio of every tensor in decibels.
+
+    The noise is the difference from the same tensor in the float network.
+    """
     signal: dict[str, float] = {}
     noise: dict[str, float] = {}
     for images in batches:

@@ -1,7 +1,7 @@
 """Convert nodes of a torch.fx trace (modules, functions, methods) to operations of the quantized graph.
 
-A reader returns operations, the name of the tensor that the node passes on unchanged, or None if the node has no
-integer form.
+A reader is a function that converts one node. It returns operations, the name of the tensor that the node passes on
+unchanged, or None if the node has no integer form.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Reading:
 
     node: fx.Node
     aliases: dict[str, str]  # nodes that pass a tensor on unchanged, with the name of that tensor
-    module: Any = None  # that the node calls
+    module: Any = None  # the module that the node calls, if any
 
     def name_of(self, node: Any) -> str:
         """Return the name of the tensor that a node computes or passes on."""
@@ -37,7 +37,7 @@ class Reading:
 
     @property
     def source(self) -> str:
-        """The name of the input tensor."""
+        """Name of the input tensor."""
         return self.name_of(self.input_node)
 
     @property
@@ -54,12 +54,12 @@ class Reading:
         return self.node.kwargs.get(name, default)
 
     def shape(self, node: Any = None) -> tuple[int, ...] | None:
-        """Return the output shape of this node, or of another one."""
+        """Return the output shape of this node, or of `node`; None if it is unknown."""
         meta: Any = (node or self.node).meta.get("tensor_meta")
         return tuple(meta.shape) if isinstance(getattr(meta, "shape", None), torch.Size) else None
 
     def op(self, kind: Callable[..., Op], **settings: Any) -> list[Op]:
-        """Return the operation of a node with one input, in a list."""
+        """Return a list with one operation of class `kind` for this node, which must have one input."""
         return [kind(name=self.node.name, inputs=(self.source,), **settings)]
 
 
@@ -94,7 +94,7 @@ def _conv(reading: Reading) -> Converted:
 
 
 def _conv_padding(module: nn.Conv2d) -> Pair | None:
-    """Return the padding in pixels; None if padding="same" needs different amounts on the two sides."""
+    """Return the padding in pixels, or None if padding="same" needs different amounts on the two sides."""
     if module.padding == "valid":
         return (0, 0)
     if module.padding != "same":
@@ -128,7 +128,7 @@ def _batchnorm(reading: Reading) -> Converted:
 
 
 def _follows_linear(reading: Reading) -> bool:
-    """Return whether the input comes from a linear layer that has no other reader."""
+    """Return whether the input comes from a linear layer whose output no other node reads."""
     before, owner = reading.node.args[0], reading.node.graph.owning_module
     if not isinstance(before, fx.Node) or before.op != "call_module" or owner is None:
         return False
@@ -149,7 +149,7 @@ def _hardtanh(reading: Reading) -> Converted:
 
 
 def _windows(reading: Reading) -> tuple[Pair, Pair, Pair] | None:
-    """Return kernel, stride and padding of a pooling; None if they are computed from a tensor at run time."""
+    """Return kernel, stride and padding of a pooling, or None if they are computed from a tensor at run time."""
     kernel = reading.argument(1, "kernel_size")
     stride, padding = reading.argument(2, "stride") or kernel, reading.argument(3, "padding", 0)
     if any(isinstance(value, fx.Node) for given in (kernel, stride, padding) for value in _items(given)):
@@ -212,7 +212,7 @@ def _mean(reading: Reading) -> Converted:
 
 
 def _reshape(reading: Reading) -> Converted:
-    """Convert any reshaping by its output shape: unchanged, flattened, or no integer form."""
+    """Convert a reshaping that keeps the shape or flattens all dimensions but the first; else return None."""
     before, after = reading.shape(reading.input_node), reading.shape()
     if before is None or after is None:
         return None
@@ -232,7 +232,7 @@ def _add(reading: Reading) -> Converted:
 
 
 def _pass_on(reading: Reading) -> Converted:
-    """Pass the input on: identity, and dropout in evaluation mode."""
+    """Return the name of the input, for nodes that do not change it: identity, and dropout in evaluation mode."""
     return reading.source
 
 

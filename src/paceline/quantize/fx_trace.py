@@ -17,7 +17,7 @@ from paceline.quantize.ops import FloatOp, Op
 
 
 def trace(model: nn.Module, example: Tensor) -> Graph:
-    """Trace a model in evaluation mode; BatchNorm is folded and dropout removed.
+    """Trace a model in evaluation mode and return its graph, with BatchNorm folded and dropout removed.
 
     `example` is a batch of inputs that determines the shapes. A node without integer form becomes a `FloatOp`.
     """
@@ -46,7 +46,10 @@ def trace(model: nn.Module, example: Tensor) -> Graph:
 
 @torch.no_grad()
 def _check(graph: Graph, model: nn.Module, example: Tensor) -> None:
-    """Raise if the trace computes other scores than the model, which changing tensors in place can cause."""
+    """Raise UsageError if the graph computes other scores than the model.
+
+    This happens, for example, if the model changes tensors in place.
+    """
     expected, scores = model(example.clone()), graph.run(example.clone())
     # Folding only changes the order of multiplications: the difference is far below a thousandth.
     if scores.shape != expected.shape or not torch.allclose(scores, expected, 1e-3, 1e-3 * float(expected.abs().max())):
@@ -87,7 +90,7 @@ def _convert(node: fx.Node, traced: fx.GraphModule, aliases: dict[str, str]) -> 
 
 
 def _in_float(node: fx.Node, reading: Reading, traced: fx.GraphModule) -> FloatOp:
-    """Wrap a node that has no integer form; its call runs the node on the input tensors."""
+    """Return a FloatOp for a node without integer form; its `call` runs the node on the input tensors."""
     nodes = list(node.all_input_nodes)
 
     def call(*values: Any) -> Any:

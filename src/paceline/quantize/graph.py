@@ -24,11 +24,17 @@ class Graph:
     output: str
 
     def run(self, images: Tensor, on_tensor: OnTensor | None = None) -> Tensor:
-        """Run in floating point; `on_tensor` is called with the name and value of every tensor, the input first."""
+        """Run the graph in floating point and return its output.
+
+        `on_tensor` is called with the name and value of every tensor, starting with the input.
+        """
         return self.walk(images, lambda op, inputs: op.apply(*inputs), on_tensor)
 
     def walk(self, first: Tensor, compute: Callable[[Op, list[Any]], Any], on_tensor: OnTensor | None = None) -> Tensor:
-        """Compute every operation with `compute`; a tensor is released after its last use."""
+        """Compute every operation with `compute` and return the output.
+
+        A tensor is released after its last use.
+        """
         values = {self.input: first}
         uses = _users(self)
         if on_tensor is not None:
@@ -53,14 +59,20 @@ class Graph:
         return [op for op in self.ops if isinstance(op, FloatOp)]
 
     def grid_owner(self, name: str) -> str:
-        """Return the tensor whose grid this one shares: max pooling, for example, keeps its input's grid."""
+        """Return the name of the tensor whose grid a tensor uses.
+
+        Usually, this is the tensor itself. The output of max pooling, for example, uses the grid of the input.
+        """
         by_name = {op.name: op for op in self.ops}
         while name in by_name and by_name[name].keeps_grid:
             name = by_name[name].inputs[0]
         return name
 
     def has_grid(self, name: str) -> bool:
-        """Whether a tensor has its own grid; a tensor that only float operations write and read has none."""
+        """Return whether a tensor has its own grid.
+
+        It has none if it uses another tensor's grid, or if only float operations write and read it.
+        """
         if self.grid_owner(name) != name:
             return False
         maker = next((op for op in self.ops if op.name == name), None)
@@ -69,7 +81,7 @@ class Graph:
         return any(name in op.inputs and not isinstance(op, FloatOp) for op in self.ops)
 
     def with_layers(self, weights: dict[str, tuple[Tensor, Tensor]]) -> Graph:
-        """Return a copy with other weights and biases, by layer name."""
+        """Return a copy of the graph with other weights and biases, passed by layer name."""
         ops = [
             dataclasses.replace(op, weight=weights[op.name][0], bias=weights[op.name][1])
             if isinstance(op, LinearOp) and op.name in weights
@@ -80,12 +92,15 @@ class Graph:
 
 
 def simplify(graph: Graph) -> Graph:
-    """Remove unused operations, fold BatchNorm into the preceding layer, and fuse ReLU with the op that feeds it."""
+    """Remove unused operations, fold BatchNorm into layers, and fuse ReLU with the operation that feeds it."""
     return _fuse_relu(_fold(_without_unused(graph)))
 
 
 def _fold(graph: Graph) -> Graph:
-    """Multiply each BatchNorm, a factor and an offset per channel, into the layer before it."""
+    """Fold each BatchNorm, which is a factor and an offset per channel, into the layer before it.
+
+    A BatchNorm that follows no layer becomes a convolution.
+    """
     users = _users(graph)
     ops: dict[str, Op] = {}
     renamed: dict[str, str] = {}
@@ -108,15 +123,16 @@ def _scaled(layer: LinearOp, norm: BatchNorm) -> LinearOp:
 
 
 def _on_its_own(norm: BatchNorm) -> Conv:
-    """Convert a BatchNorm without a layer before it to a depthwise 1x1 convolution."""
+    """Convert a BatchNorm that follows no layer to a depthwise 1x1 convolution."""
     weight = norm.factor.view(-1, 1, 1, 1)
     return Conv(name=norm.name, inputs=norm.inputs, weight=weight, bias=norm.offset, groups=len(weight))
 
 
 def _fuse_relu(graph: Graph) -> Graph:
-    """Fuse each ReLU with the layer or addition that feeds it, whose grid then covers only the clipped range.
+    """Fuse each ReLU with the layer or addition that feeds it.
 
-    Max pooling and flattening may lie between the two, because they commute with clipping.
+    The grid of that operation's output then covers only the clipped range. Max pooling and flattening may lie between
+    the two operations, because they commute with clipping.
     """
     users = _users(graph)
     ops: dict[str, Op] = {}
@@ -134,7 +150,10 @@ def _fuse_relu(graph: Graph) -> Graph:
 
 
 def _only_maker(name: str, ops: dict[str, Op], users: Counter[str]) -> LinearOp | Add | None:
-    """Return the layer or addition whose values a tensor holds; None if another operation reads them too."""
+    """Return the layer or addition that computes the values of a tensor.
+
+    Return None if there is none, or if another operation reads these values too.
+    """
     op = ops.get(name)
     while op is not None and users[op.name] == 1:
         if isinstance(op, LinearOp | Add):
@@ -144,7 +163,7 @@ def _only_maker(name: str, ops: dict[str, Op], users: Counter[str]) -> LinearOp 
 
 
 def _users(graph: Graph) -> Counter[str]:
-    """Return the number of readers of each tensor; the output counts as read once more."""
+    """Return the number of operations that read each tensor. The output of the graph counts one more."""
     return Counter([name for op in graph.ops for name in op.inputs] + [graph.output])
 
 
@@ -157,5 +176,5 @@ def _without_unused(graph: Graph) -> Graph:
 
 
 def op_names(ops: Sequence[FloatOp]) -> str:
-    """List operations by type and name for a message."""
+    """List operations by type and name, as text for a message."""
     return ", ".join(f"{op.what} ({op.name})" for op in ops)

@@ -34,7 +34,7 @@ BATCH = 16  # images per run: the sums of more would not fit into the processor'
 
 @dataclass(frozen=True, eq=False)
 class IntegerNetwork:
-    """Integer-only network; only the images that go in and the scores that come out are floats."""
+    """A network that computes in integers. Only the images that go in and the scores that come out are floats."""
 
     input_grid: Grid
     steps: tuple[Step, ...]
@@ -44,9 +44,9 @@ class IntegerNetwork:
     output_zero_point: int
 
     def run(self, integers: Tensor, on_tensor: OnTensor | None = None) -> Tensor:
-        """Run on int8 images, channels first; return int8, or int32 if the last operation is a layer.
+        """Run on int8 images, channels first. Return int8, or int32 if the last operation is a layer.
 
-        `on_tensor` is called with the name of every step and its first input tensor, channels last.
+        `on_tensor` is called before every step with the name of the step and its first input tensor, channels last.
         """
         values = {self.input: integers.movedim(1, -1).contiguous() if integers.dim() == 4 else integers}
         for step in self.steps:
@@ -91,9 +91,10 @@ def _sum_scales(model: Quantized, op: LinearOp) -> list[Fraction]:
 
 
 def _score_scale(model: Quantized, op: LinearOp) -> Fraction:
-    """Return the coarsest channel scale, in which no score exceeds the sum that it is rescaled from.
+    """Return the common scale of all scores: the largest scale of an output channel's accumulator.
 
-    Channels whose weights and bias are all zero are ignored: their scale is arbitrary.
+    With this scale, rescaling never makes a sum larger, so that no score overflows. Channels whose weights and bias are
+    all zero are ignored: their scale is arbitrary.
     """
     weights = model.weights[op.name]
     is_nonzero = weights.weight.flatten(1).any(1) | (weights.bias != 0)
@@ -115,7 +116,7 @@ def _requantize(grid: Grid, scales: list[Fraction], clip: Clip | None = None) ->
 
 
 def _limits(grid: Grid, clip: Clip | None) -> tuple[int, int]:
-    """Return the smallest and the largest integer after clipping."""
+    """Return the smallest and the largest integer of a grid that clipping leaves."""
     if clip is None:
         return grid.low, grid.high
     high = grid.high if clip.most is None else int(grid.quantize(torch.tensor(clip.most)))

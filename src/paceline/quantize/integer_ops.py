@@ -27,9 +27,9 @@ HEADROOM = 20  # extra bits of precision of the terms of an addition, so that on
 
 
 def fixed_point(ratio: Fraction) -> tuple[int, int]:
-    """Return the multiplier and the shift whose multiplier / 2^shift is nearest to a ratio.
+    """Return (multiplier, shift), so that multiplier / 2^shift is nearest to a ratio.
 
-    A multiplier has exactly 30 bits, or is 0 if every int32 times the ratio rounds to 0.
+    The multiplier has exactly 30 bits. It is 0 for a ratio below 2^-32, with which every int32 is rounded to 0.
     """
     if ratio < Fraction(1, 2**32):
         return 0, LARGEST_SHIFT
@@ -49,7 +49,10 @@ def fixed_point(ratio: Fraction) -> tuple[int, int]:
 
 
 class Rescale:
-    """Computes round(x * multiplier / 2^shift) of int32 tensors, halves upwards; one ratio, or one per channel."""
+    """Multiplies int32 tensors by one ratio, or by one ratio per channel.
+
+    The result is round(x * multiplier / 2^shift), where halves are rounded up.
+    """
 
     def __init__(self, ratios: Sequence[Fraction]) -> None:
         pairs = [fixed_point(ratio) for ratio in ratios]
@@ -78,7 +81,10 @@ class Rescale:
 
 
 def _product(x: Tensor, upper: Tensor, lower: Tensor) -> tuple[Tensor, Tensor]:
-    """Return floor(x * multiplier / 2^15) as high * 2^16 + low; every intermediate value fits into an int32."""
+    """Return (high, low), where floor(x * multiplier / 2^15) = high * 2^16 + low.
+
+    `upper` and `lower` are the halves of the multiplier. Every intermediate value fits into an int32.
+    """
     above, below = x >> HALF, x & 0xFFFF
     middle = above * lower
     other = below * upper
@@ -118,7 +124,7 @@ class Requantize:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Multiply(Step):
-    """Linear layer; the bias includes the correction for the input's zero point."""
+    """Linear layer. Its bias includes the correction for the zero point of the input."""
 
     weight: Tensor  # int8 (inputs, outputs)
     bias: Tensor  # int32
@@ -167,7 +173,7 @@ class Convolve(Step):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AddUp(Step):
-    """Addition: both inputs are rescaled to one fine scale, added, and rescaled to the output's scale."""
+    """Addition. Both inputs are rescaled to one fine scale and added; the sum is rescaled to the output's scale."""
 
     zero_points: Pair
     rescales: tuple[Rescale, Rescale]
@@ -226,7 +232,7 @@ class Clipped(Step):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Flattened(Step):
-    """Flattens to channels-first order, which the weights of the next layer expect."""
+    """Flattens in channels-first order, which the weights of the next layer expect."""
 
     def run(self, *inputs: Tensor) -> Tensor:
         x = inputs[0]
@@ -241,15 +247,19 @@ def multiply(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _row_by_row(matrix: Tensor) -> Tensor:
-    """Return a matrix with canonical strides: `_int_mm` misreads other strides of a single row or column."""
+    """Return a matrix with row-major strides.
+
+    `_int_mm` computes wrong results for other strides of a matrix with a single row or column.
+    """
     return matrix.contiguous().as_strided(matrix.shape, (matrix.shape[1], 1))
 
 
 @lru_cache(maxsize=1)
 def int_mm_is_exact() -> bool:
-    """Whether `torch._int_mm` accumulates in 32 bits on this processor.
+    """Return whether `torch._int_mm` accumulates in 32 bits on this processor.
 
-    Processors without the instruction add pairs of products in 16 bits, which the largest values overflow.
+    Processors without a dot-product instruction for int8 add pairs of products in 16 bits, which the largest values
+    overflow.
     """
     for rows, inner, columns in ((1, 4, 1), (3, 64, 5), (64, 576, 64), (33, 100, 17)):
         for left in (-128, 127):
@@ -268,7 +278,10 @@ def _padded(x: Tensor, padding: Pair, value: int) -> Tensor:
 
 
 def _windows(x: Tensor, kernel: Pair, stride: Pair, dilation: Pair) -> Tensor:
-    """Return a view of all windows: (samples, rows, columns, kernel rows, kernel columns, channels)."""
+    """Return a view of all kernel windows.
+
+    Its axes are samples, rows, columns, kernel rows, kernel columns, channels.
+    """
     sample, row, column, channel = x.stride()
     height, width = (
         (side - step * (size - 1) - 1) // jump + 1

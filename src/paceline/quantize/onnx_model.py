@@ -28,7 +28,10 @@ UINT8_OFFSET = 128  # from int8 to uint8
 
 
 def write_onnx(path: Path, graph: Graph, shape: tuple[int, ...], model: Quantized | None = None) -> Path:
-    """Write a graph in float32 or, with `model`, quantized; `shape` is that of one input without the batch."""
+    """Write a graph to an ONNX file, in float32 or, if `model` is passed, quantized.
+
+    `shape` is the shape of one input, without the batch.
+    """
     writer = _Writer(graph, model)
     with torch.no_grad():
         output_shape = graph.run(torch.zeros(1, *shape)).shape[1:]
@@ -48,7 +51,10 @@ def write_onnx(path: Path, graph: Graph, shape: tuple[int, ...], model: Quantize
 
 
 class _Writer:
-    """Builds the nodes of a file; `_values` maps each tensor of the graph to the name of its float value."""
+    """Builds the nodes of an ONNX file.
+
+    `_values` maps each tensor of the graph to the name of its float value in the file.
+    """
 
     def __init__(self, graph: Graph, model: Quantized | None) -> None:
         self._graph, self._model = graph, model
@@ -78,7 +84,7 @@ class _Writer:
         return name
 
     def layer(self, op: LinearOp) -> tuple[str, str]:
-        """Add the weight and the bias of a layer and return their names."""
+        """Add the weight and the bias of a layer to the file, and return their names."""
         if self._model is None:
             weight = self.constant(f"{op.name}_weight", op.weight.detach().numpy().astype(np.float32))
             return weight, self.constant(f"{op.name}_bias", op.bias.detach().numpy().astype(np.float32))
@@ -104,7 +110,10 @@ class _Writer:
         return self.node("DequantizeLinear", inputs, name, axis=0)
 
     def _through_integers(self, name: str, value: str) -> str:
-        """Quantize a tensor to uint8 and dequantize it, which lets the runtime keep it in integers."""
+        """Add nodes that quantize a tensor to uint8 and dequantize it again.
+
+        The runtime can then keep the tensor in integers.
+        """
         if self._model is None:
             return value
         grid = self._model.grid(name)
@@ -163,7 +172,7 @@ PACKAGES = ("onnx", "onnxruntime")
 
 
 def missing_packages() -> list[str]:
-    """Return the packages that are needed to write and run files and are not installed."""
+    """Return the packages that are not installed but needed to write and run ONNX files."""
     return [package for package in PACKAGES if importlib.util.find_spec(package) is None]
 
 

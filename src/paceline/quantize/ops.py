@@ -22,14 +22,14 @@ class Clip:
         return x.clamp(0.0, self.most)
 
     def within(self, other: Clip | None) -> Clip:
-        """Return the combination of both clips."""
+        """Return one clip with the effect of both."""
         ceilings = [clip.most for clip in (self, other) if clip is not None and clip.most is not None]
         return Clip(min(ceilings, default=None))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Op:
-    """An operation; `name` is also the name of its output tensor."""
+    """An operation. Its `name` is also the name of its output tensor."""
 
     kind: ClassVar[str] = ""
     keeps_grid: ClassVar[bool] = False  # whether the output consists of input values and so shares their grid
@@ -42,7 +42,7 @@ class Op:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LinearOp(Op):
-    """An operation with weights; the first dimension of `weight` is the output channel."""
+    """An operation with weights. The first dimension of `weight` is the output channel."""
 
     weight: Tensor
     bias: Tensor
@@ -82,7 +82,10 @@ class Linear(LinearOp):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class BatchNorm(Op):
-    """Exists only during tracing: it is folded into the preceding layer or becomes a convolution."""
+    """BatchNorm as a factor and an offset per channel.
+
+    It exists only during tracing: it is folded into the preceding layer or becomes a convolution.
+    """
 
     kind: ClassVar[str] = "batch normalisation"
     factor: Tensor
@@ -149,7 +152,7 @@ class Add(Op):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FloatOp(Op):
-    """An operation without integer form; `what` is its name in messages."""
+    """An operation without integer form. `what` is its name in messages."""
 
     kind: ClassVar[str] = "float"
     what: str

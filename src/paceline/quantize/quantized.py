@@ -23,7 +23,10 @@ PARTS = ("weight", "scales", "bias")
 
 @dataclass(frozen=True)
 class Grid:
-    """Scale and zero point of an activation tensor in 8-bit integers; zero is exact, and so is padding."""
+    """The 8-bit integers of an activation tensor: their scale, zero point and limits.
+
+    The value zero, and so padding, is represented exactly.
+    """
 
     scale: float  # a float32 value, as ONNX stores it
     zero_point: int = 0
@@ -42,12 +45,12 @@ class Grid:
 
     @property
     def range(self) -> tuple[float, float]:
-        """The smallest and the largest value that is not clipped."""
+        """The smallest and the largest value that the grid does not clip."""
         return (self.low - self.zero_point) * self.scale, (self.high - self.zero_point) * self.scale
 
 
 def grid_for(low: float, high: float, *, symmetric: bool) -> Grid:
-    """Return the grid that covers a range, extended to include zero."""
+    """Return the grid that covers a range, after extending the range to include zero."""
     low, high = min(low, 0.0), max(high, 0.0)
     if symmetric:
         return Grid(_scale(max(-low, high) / LARGEST))
@@ -61,15 +64,15 @@ def stored_grid(scale: float, zero_point: int, *, symmetric: bool) -> Grid:
 
 
 def _scale(value: float) -> float:
-    """Round to float32; return 1 if the range is empty, where any scale works."""
+    """Round a scale to float32. Return 1 for a scale of (nearly) 0, where any scale works."""
     return float(torch.tensor(value, dtype=torch.float32)) if value > SMALLEST_SCALE else 1.0
 
 
 def weight_scales(weight: Tensor, *, per_channel: bool, bias: Tensor | None = None, input_scale: float = 1.0) -> Tensor:
-    """Return a float32 scale per output channel (the first dimension); all are equal without `per_channel`.
+    """Return one float32 scale per output channel (the first dimension).
 
-    A bias has the scale input scale x weight scale. With `bias`, the scale of a channel with very small weights is
-    raised until its bias fits into an int32.
+    Without `per_channel`, all channels have the same scale. A bias is stored in steps of input scale x weight scale. If
+    `bias` is passed, the scale of a channel with very small weights is raised until its bias fits into an int32.
     """
     largest = weight.detach().abs().flatten(1).amax(1)
     if not per_channel:
@@ -82,7 +85,10 @@ def weight_scales(weight: Tensor, *, per_channel: bool, bias: Tensor | None = No
 
 
 def bias_steps(bias: Tensor, scales: Tensor, input_scale: float) -> Tensor:
-    """Round a bias to whole steps of input scale x weight scale, in float64: float32 cannot hold every int32."""
+    """Return a bias in whole steps of input scale x weight scale.
+
+    The result is float64, because float32 cannot hold every int32.
+    """
     return (bias.detach().double() / (scales.double() * input_scale)).round_()
 
 
@@ -102,7 +108,7 @@ class IntegerWeights:
 
 @dataclass(frozen=True, eq=False)
 class Quantized:
-    """A graph with the grids of its activations and the integers of its layers."""
+    """A graph, the grids of its activations, and the integer weights and biases of its layers."""
 
     graph: Graph
     grids: Mapping[str, Grid]
@@ -113,13 +119,16 @@ class Quantized:
 
     @property
     def weight_bytes(self) -> int:
-        """Size of the parameters: one byte per weight, four per bias and per scale."""
+        """Size of all parameters in bytes: one per weight, four per bias and per scale."""
         return sum(w.weight.numel() + 4 * (w.bias.numel() + w.scales.numel()) for w in self.weights.values())
 
 
 @torch.no_grad()
 def quantize_graph(graph: Graph, grids: Mapping[str, Grid], *, per_channel: bool) -> Quantized:
-    """Quantize weights to int8 and biases to int32; `grids` holds those of the activations."""
+    """Quantize the weights of a graph to int8 and its biases to int32.
+
+    `grids` are the grids of the activations, by tensor name.
+    """
     weights = {}
     for op in graph.layers:
         input_scale = grids[graph.grid_owner(op.inputs[0])].scale
@@ -145,7 +154,7 @@ def restore(graph: Graph, grids: Mapping[str, Grid], tensors: Mapping[str, Tenso
 
 
 def tensors_of(model: Quantized) -> dict[str, Tensor]:
-    """Return all integers and scales by name, for storing."""
+    """Return the integer weights, integer biases and scales of all layers by name, for storing."""
     return {
         f"{name}.{part}": getattr(weights, part).contiguous().clone()
         for name, weights in model.weights.items()

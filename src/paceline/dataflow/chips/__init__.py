@@ -20,7 +20,7 @@ MAX_WHOLE = 10**9  # so that products of two of them fit into 64 bits
 
 @dataclass(frozen=True, kw_only=True)
 class ScratchPads:
-    """Words in every PE."""
+    """Capacity of each scratch pad of a PE, in words."""
 
     filter: int
     input: int
@@ -29,7 +29,10 @@ class ScratchPads:
 
 @dataclass(frozen=True, kw_only=True)
 class Buffer:
-    """The global buffer: banks that hold either inputs or partial sums, and a part for the next pass's filters."""
+    """The global buffer. Each of its banks holds either inputs or partial sums.
+
+    A separate part of `filter_bytes` holds the filters of the next pass.
+    """
 
     banks: int
     bank_bytes: int
@@ -38,7 +41,7 @@ class Buffer:
 
 @dataclass(frozen=True, kw_only=True)
 class OnChipNetwork:
-    """Words per cycle between buffer and array."""
+    """Words per cycle between the buffer and the PEs, for each type of data."""
 
     filter: int
     input: int
@@ -52,7 +55,7 @@ class Dram:
 
 @dataclass(frozen=True, kw_only=True)
 class Compression:
-    """Run-length coding of zeros on the way to DRAM."""
+    """Run-length code of zeros in DRAM traffic."""
 
     run_bits: int
     pairs_per_word: int
@@ -61,7 +64,7 @@ class Compression:
 
 @dataclass(frozen=True, kw_only=True)
 class Energy:
-    """Energy of one access, relative to a multiply-accumulate."""
+    """Energy of a multiply-accumulate and of moving one word at each memory level, all in the same unit."""
 
     mac: float
     register_file: float
@@ -115,7 +118,7 @@ class Chip:
 
     @property
     def about(self) -> str:
-        """The description followed by the main sizes."""
+        """The chip's description, followed by its number of PEs, clock rate, buffer size and word size."""
         buffer = self.buffer.banks * self.buffer.bank_bytes + self.buffer.filter_bytes
         return (
             f"{self.description}: {self.rows} x {self.columns} PEs at {self.clock_hz / 1e6:g} MHz, "
@@ -145,7 +148,7 @@ def load_chip(name: str) -> Chip:
 
 
 def chip_text(name: str) -> str:
-    """Return the TOML of a built-in chip with its comments, as a template for a user's file."""
+    """Return the TOML file of a built-in chip, with its comments, as a template for a user's file."""
     if name not in chip_names():
         raise unknown("chip", name, chip_names())
     return (resources.files(__name__) / f"{name}.toml").read_text(encoding="utf-8")
