@@ -13,11 +13,11 @@ from collections.abc import Iterable
 
 
 class PacelineError(Exception):
-    """Base class; the message is one sentence that can be shown as it is."""
+    """Base class. The message is one sentence that can be printed without changes."""
 
 
 class UsageError(PacelineError, ValueError):
-    """An invalid request; the message says what was given, what conflicts and what to do."""
+    """An invalid request. The message says what the user passed, what it conflicts with and what to do."""
 
 
 class RunError(PacelineError):
@@ -34,7 +34,7 @@ class WorkerError(RunError):
 
 
 def unknown(kind: str, given: str, known: Iterable[str]) -> UsageError:
-    """Return an error for an unknown name that suggests the nearest known one."""
+    """Return a UsageError for an unknown name, which suggests the nearest known name."""
     names = sorted(known)
     near = difflib.get_close_matches(given[:100], names, n=1, cutoff=0.51)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"

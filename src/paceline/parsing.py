@@ -29,12 +29,12 @@ def whole_number(text: str) -> int | None:
 
 
 def words_in(text: str) -> tuple[str, ...]:
-    """Split a comma-separated list; empty items are dropped."""
+    """Split a comma-separated list, and drop empty items."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def numbers_in(option: str, text: str, *, whole: bool = False) -> tuple[float, ...]:
-    """Parse a comma-separated list of numbers; `option` names it in errors."""
+    """Parse a comma-separated list of numbers. `option` is the name of the option for error messages."""
     try:
         return tuple(int(word) if whole else float(word) for word in words_in(text))
     except ValueError:
@@ -63,7 +63,7 @@ def num_bytes(key: str, text: str) -> int:
 
 
 def fraction(key: str, text: str) -> float:
-    """Parse a percentage: `0.1%` is 0.001. The sign is required, since a bare 0.05 is ambiguous."""
+    """Parse a percentage: `0.1%` is 0.001. The percent sign is required, since a bare 0.05 is ambiguous."""
     value = _quantity(key, text, {"%": 0.01}, "a percentage such as 0.1%")
     if value >= 1:
         raise UsageError(f"{key} {text!r} is too large; give a percentage below 100%")
@@ -78,7 +78,7 @@ def _quantity(key: str, text: str, units: dict[str, float] | dict[str, int], exa
 
 
 def read_toml(text: str, what: str) -> Table:
-    """Parse a TOML document; `what` names it in errors."""
+    """Parse a TOML document. `what` is its name in error messages."""
     try:
         return _bounded_toml(text, what)
     except tomllib.TOMLDecodeError as error:
@@ -86,7 +86,7 @@ def read_toml(text: str, what: str) -> Table:
 
 
 def read_toml_value(text: str, what: str) -> Any:
-    """Parse a TOML value; return the text itself if it is not one."""
+    """Parse a TOML value. Return the text itself if it is not valid TOML."""
     try:
         table = _bounded_toml(f"value = {text}", what)
     except tomllib.TOMLDecodeError:
@@ -101,7 +101,7 @@ def _bounded_toml(text: str, what: str) -> Table:
 
 
 def read_json(text: str, what: str) -> Any:
-    """Parse JSON; `what` names it in errors."""
+    """Parse JSON. `what` is its name in error messages."""
     try:
         return _load(json.loads, text, what)
     except json.JSONDecodeError as error:

@@ -1,4 +1,4 @@
-"""Look up classes by name in our packages, and users' objects by `file.py:name`."""
+"""Look up classes by name in Paceline's packages, and users' objects by `file.py:name`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def is_reference(text: str) -> bool:
 
 
 def digests_of_files(texts: Iterable[str]) -> dict[str, str]:
-    """Return the SHA-256 of the files in references `file.py:name`, by path; missing files are left out."""
+    """Return the SHA-256 of the files in references `file.py:name`, by path, without missing files."""
     paths = {path for path, colon, _ in (text.partition(":") for text in texts) if colon and path.endswith(".py")}
     files = {path: Path(path).expanduser() for path in sorted(paths)}
     return {path: hashlib.sha256(file.read_bytes()).hexdigest() for path, file in files.items() if file.is_file()}
@@ -48,7 +48,7 @@ def load_reference(text: str, kind: str) -> Any:
 
 
 def call_factory(text: str, kind: str, *args: Any, **kwargs: Any) -> Any:
-    """Call the user's factory; an exception in it is raised as a UsageError that names it."""
+    """Call the user's factory. An exception in it is raised as a UsageError that names the factory."""
     factory = load_reference(text, kind)
     if not callable(factory):
         raise UsageError(f"{kind} {text!r} is a {type(factory).__name__}, not callable")
@@ -59,7 +59,7 @@ def call_factory(text: str, kind: str, *args: Any, **kwargs: Any) -> Any:
 
 
 def accepted_arguments(factory: Any, offered: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the offered keyword arguments that a factory accepts."""
+    """Return those of the offered keyword arguments that a factory accepts."""
     parameters = inspect.signature(factory).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return offered
@@ -67,7 +67,7 @@ def accepted_arguments(factory: Any, offered: Mapping[str, object]) -> Mapping[s
 
 
 def split_words(kind: str, text: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Split `NAME[:option=value...]` into name and options; a name may be the user's `file.py:Class`."""
+    """Split `NAME[:option=value...]` into the name and the options. The name may be the user's `file.py:Class`."""
     name, *words = text.split(":")
     if words and is_reference(f"{name}:{words[0]}"):
         name, *words = f"{name}:{words[0]}", *words[1:]
@@ -141,10 +141,10 @@ def _load_module(name: str, kind: str) -> ModuleType:
 
 
 class Registry(Generic[T]):
-    """The concrete classes of one kind, found by walking their package: one file, one class."""
+    """The concrete subclasses of a base class, by name, found in the modules of one package."""
 
     def __init__(self, kind: str, package: str, base: type[T], *, other_names: tuple[str, ...] = ()) -> None:
-        """Errors also list `other_names`, which are valid but handled by the caller."""
+        """Set where to look for classes. Error messages also list `other_names`, which the caller handles itself."""
         self.kind = kind
         self._other_names = other_names
         self._package = package

@@ -41,7 +41,7 @@ def _rank_of(file: Path) -> int | None:
 
 
 def worker_lines(file: Path) -> Iterator[Line]:
-    """Yield every line, with its `kind`.
+    """Yield every line of a worker's file as a dict with its `kind`.
 
     An unreadable last line without a line break is skipped: the worker was killed while writing it.
     """
@@ -79,7 +79,7 @@ def _parsed(data: bytes) -> Line:
 
 
 def path_in_run(folder: Path, name: str, *, rank: int) -> Path:
-    """Return the path of a file that a worker sent; RunError if it is outside the run's folder."""
+    """Return the path of a file that a worker sent; raise RunError if it is outside the run's folder."""
     inner = PurePosixPath(name)
     if inner.is_absolute() or ".." in inner.parts:
         raise RunError(f"worker {rank} sent the file {name!r}, which is outside the run's folder")

@@ -1,7 +1,7 @@
 """Emulated nodes on one Linux machine: network namespaces on a bridge, shaped links, CPU shares, memory limits.
 
-Independent of training. One process per cluster, the keeper, holds its namespaces. `Cluster.command` returns the
-command line that runs a program inside a node.
+This package does not depend on training. Each cluster has one process, the keeper, which holds the cluster's
+namespaces. `Cluster.command` returns the command line that runs a program inside a node.
 """
 
 from paceline.cluster.opening import Cluster, Node, keep_cluster, open_cluster

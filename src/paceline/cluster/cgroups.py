@@ -1,6 +1,6 @@
 """CPU shares and memory limits: find usable cgroup controllers (version 1 or 2), create a cgroup per node, remove them.
 
-Clusters get their cgroups below the cgroup of this process, so that its limits still apply.
+The cgroups of a cluster are created below the cgroup of this process, so that the limits of this process still apply.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def read_mounts(text: str) -> list[Mount]:
 
 
 def find_controllers(process: Path = Path("/proc/self")) -> tuple[list[Controller], dict[str, str]]:
-    """Return the usable controllers, and the reason for each controller that is not usable."""
+    """Return the usable cgroup controllers, and for each other controller the reason why it is not usable."""
     try:
         mounts = read_mounts((process / "mountinfo").read_text(encoding="utf-8"))
         own = _own_paths((process / "cgroup").read_text(encoding="utf-8"))
@@ -72,7 +72,7 @@ def find_controllers(process: Path = Path("/proc/self")) -> tuple[list[Controlle
 
 
 def _own_paths(text: str) -> dict[str, str]:
-    """Return the cgroup of a process by controller; the empty name stands for version 2."""
+    """Return the cgroup of a process for each controller; the empty name stands for cgroup version 2."""
     paths: dict[str, str] = {}
     for line in text.splitlines():
         _, names, path = line.split(":", 2)
@@ -93,7 +93,10 @@ def _in_version_1(name: str, mounts: list[Mount], own: dict[str, str]) -> Contro
 
 
 def _in_version_2(name: str, mounts: list[Mount], own: dict[str, str], shared: str) -> Controller | str:
-    """Return the nearest writable cgroup, from our own upwards, that delegates the controller to its children."""
+    """Return the nearest writable cgroup, from that of this process upwards, that delegates a controller.
+
+    If there is none, return the reason.
+    """
     mount = next((one for one in mounts if one.version == 2), None)
     if mount is None:
         return f"no cgroups with the controller {name} are mounted"
@@ -124,18 +127,18 @@ def _words(folder: str, name: str) -> list[str]:
 
 
 def _unescaped(text: str) -> str:
-    """Decode the octal escapes of a mountinfo, such as those of spaces."""
+    """Decode the octal escapes of a mountinfo file, which replaces spaces, for example."""
     return text.encode("latin-1").decode("unicode_escape") if "\\" in text else text
 
 
 def reason_of(error: OSError) -> str:
-    """Return the reason of an error for a message, with the file that it concerns."""
+    """Describe an OSError for a message, with the file that it concerns."""
     named = f"{error.filename}: " if error.filename else ""
     return f"{named}{error.strerror or error}"
 
 
 def write_kernel_file(file: Path, text: str) -> None:
-    """Write a setting of the kernel; an error names the file and the text."""
+    """Write a text to a file through which the kernel is configured; an error names the file and the text."""
     try:
         file.write_text(text, encoding="ascii")
     except OSError as error:
@@ -143,7 +146,7 @@ def write_kernel_file(file: Path, text: str) -> None:
 
 
 class GroupError(OSError):
-    """The kernel refused a CPU share or a memory limit; `controller` is the controller's name."""
+    """Raised if the kernel refuses a CPU share or a memory limit; `controller` is the cgroup controller's name."""
 
     def __init__(self, controller: str, reason: str) -> None:
         super().__init__(reason)
@@ -151,7 +154,11 @@ class GroupError(OSError):
 
 
 def claim_groups(layout: ClusterLayout) -> None:
-    """Create the cluster's folders; raise OSError if one exists, and leave that one untouched."""
+    """Create the cgroup folders of a cluster.
+
+    Raises OSError if one of them exists already; the existing folder is not touched, and folders that were just created
+    are removed again.
+    """
     created: list[Path] = []
     try:
         for controller in layout.controllers:
@@ -170,7 +177,7 @@ def claim_groups(layout: ClusterLayout) -> None:
 
 
 def limit_groups(layout: ClusterLayout) -> None:
-    """Create a folder for every node and write its limits."""
+    """Create a cgroup folder for every node and write the node's limits to it."""
     for controller in layout.controllers:
         top = group_folder(controller, layout.name)
         try:
@@ -188,7 +195,10 @@ def limit_groups(layout: ClusterLayout) -> None:
 
 
 def weight_files(controller: Controller, layout: ClusterLayout) -> Iterator[tuple[str, str]]:
-    """Return files and values for the cluster's folder: by default the kernel would weigh all nodes as one process."""
+    """Yield the names and contents of files to write to a cluster's folder.
+
+    They set the CPU weight of the cluster: by default, the kernel would weigh all its nodes together as one process.
+    """
     if controller.name == "cpu":
         num_cores = sum(math.ceil(node.cpus or 1) for node in layout.nodes)
         if controller.version == 2:
@@ -198,7 +208,7 @@ def weight_files(controller: Controller, layout: ClusterLayout) -> Iterator[tupl
 
 
 def limit_files(controller: Controller, node: NodeLayout) -> Iterator[tuple[str, str]]:
-    """Return files and values for a node's folder, in the order in which they must be written."""
+    """Yield the names and contents of files to write to a node's folder, in this order."""
     if controller.name == "cpu" and node.cpus is not None:
         period_us = max(PERIOD_US, int(LEAST_QUOTA_US / node.cpus) + 1)
         quota_us = round(period_us * node.cpus)
@@ -219,7 +229,10 @@ def delegate(folder: Path, name: str) -> None:
 
 
 def check_joining(layout: ClusterLayout) -> None:
-    """Raise GroupError if processes may not join: a short-lived child process joins the first node's cgroup."""
+    """Raise GroupError if processes may not join a node's cgroup.
+
+    To find out, a short-lived child process joins the cgroup of the first node.
+    """
     for controller in layout.controllers:
         folder = group_folder(controller, layout.name) / "node-0"
         child = os.fork()
@@ -236,7 +249,7 @@ def check_joining(layout: ClusterLayout) -> None:
 
 
 def members(folder: Path) -> set[int]:
-    """Return the ids of the processes in a cgroup and in those below it."""
+    """Return the ids of the processes in a cgroup and in the cgroups below it."""
     pids: set[int] = set()
     for group in _groups_in(folder):
         with contextlib.suppress(FileNotFoundError):  # removed in the meantime
@@ -245,7 +258,7 @@ def members(folder: Path) -> set[int]:
 
 
 def remove_group(top: Path) -> None:
-    """Remove a cluster's cgroup and those below it; wait until their processes are gone."""
+    """Remove a cluster's cgroup and the cgroups below it, once their processes are gone."""
     deadline = time.monotonic() + REMOVE_S
     for folder in _groups_in(top):
         while True:
@@ -260,12 +273,12 @@ def remove_group(top: Path) -> None:
 
 
 def _groups_in(top: Path) -> list[Path]:
-    """Return a cgroup and those below it, the innermost first."""
+    """Return a cgroup and the cgroups below it, the innermost first."""
     return [Path(parent) for parent, _, _ in os.walk(top, topdown=False)]
 
 
 def labelled_groups(mountinfo: Path = Path("/proc/self/mountinfo")) -> dict[str, list[Path]]:
-    """Return all cgroup folders of clusters on this machine, by the cluster's name."""
+    """Return all cgroup folders of clusters on this machine, by cluster name."""
     found: dict[str, list[Path]] = {}
     for point in dict.fromkeys(mount.point for mount in read_mounts(mountinfo.read_text(encoding="utf-8"))):
         for parent, names, _ in os.walk(point):

@@ -1,4 +1,4 @@
-"""Measure a cluster from inside its nodes and compare with the requested bandwidth, latency, CPU and memory."""
+"""Measure bandwidth, latency, CPU and memory of a cluster from inside its nodes, and compare them with the request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ BANDWIDTH, LATENCY, CPU, MEMORY = "bandwidth", "latency", "cpus", "memory"
 
 
 def check_cluster(cluster: Cluster, *, seconds: float = 1.0, attempts: int = ATTEMPTS) -> Iterator[ClusterFigure]:
-    """Yield each figure when it is measured; measurements run one at a time so that they do not disturb each other."""
+    """Yield each measurement as soon as it is made.
+
+    Measurements run one at a time so that they do not disturb each other.
+    """
     pairs = measured_pairs(cluster)
     for source, target in pairs:
         expected = cluster.layout.expected_bits_per_s(source, target)
@@ -47,7 +50,7 @@ def check_cluster(cluster: Cluster, *, seconds: float = 1.0, attempts: int = ATT
 
 
 def measured_pairs(cluster: Cluster) -> list[tuple[int, int]]:
-    """Return the pairs of nodes to measure, in both directions."""
+    """Return the pairs of nodes between which links are measured, in both directions."""
     count = len(cluster.layout.nodes)
     if count <= ALL_PAIRS_UP_TO:
         return list(itertools.permutations(range(count), 2))
@@ -57,7 +60,10 @@ def measured_pairs(cluster: Cluster) -> list[tuple[int, int]]:
 
 
 def measure_bandwidth(cluster: Cluster, source: int, target: int, seconds: float) -> float:
-    """Return the payload rate of one TCP connection in bits per second, measured outside the CPU share."""
+    """Return the payload rate of one TCP connection in bits per second.
+
+    The two measuring processes are not limited to the CPU shares of their nodes.
+    """
     with _listening(cluster, target) as (listener, port):
         words = ["send", cluster.nodes[target].address, port, str(seconds)]
         _measure(cluster, source, words, with_shares=False)
@@ -75,14 +81,14 @@ def measure_latency(cluster: Cluster, source: int, target: int) -> float:
 
 
 def measure_cpu_share(cluster: Cluster, index: int, seconds: float) -> float:
-    """Return the number of cores that a fully busy node gets."""
+    """Return the CPU time per second that a fully busy node gets: its number of cores."""
     processes = math.ceil(cluster.layout.nodes[index].cpus or 1)
     spun = json.loads(_measure(cluster, index, ["spin", str(seconds), str(processes)], with_shares=True))
     return float(spun["cpus"])
 
 
 def read_memory_limit(cluster: Cluster, index: int) -> float:
-    """Return the limit that the kernel applies, in bytes: a whole number of pages."""
+    """Return the memory limit that the kernel applies, in bytes: a whole number of pages."""
     controller = next(one for one in cluster.layout.controllers if one.name == "memory")
     name = "memory.max" if controller.version == 2 else "memory.limit_in_bytes"
     folder = group_folder(controller, cluster.name) / f"node-{index}"
@@ -104,7 +110,7 @@ def _figure(what: str, where: str, asked: float | None, measured: float) -> Clus
 
 
 def _best(measure: Callable[[], float], asked: float | None, attempts: int) -> float:
-    """Measure until a value is not too low, at most `attempts` times; return the highest."""
+    """Repeat a measurement until its value is not too low, at most `attempts` times; return the highest value."""
     best = measure()
     for _ in range(attempts - 1):
         if asked is None or best >= asked * (1 - TOLERANCE):
@@ -115,7 +121,10 @@ def _best(measure: Callable[[], float], asked: float | None, attempts: int) -> f
 
 @contextmanager
 def _listening(cluster: Cluster, index: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run a listening meter in a node for the duration of the block; yield it and its port."""
+    """Run a process in a node that accepts one connection and measures it, as long as the block runs.
+
+    Yields the process and its port.
+    """
     popen = _start(cluster, index, ["listen", cluster.nodes[index].address], with_shares=False)
     assert popen.stdout is not None
     try:

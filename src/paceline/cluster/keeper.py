@@ -2,9 +2,10 @@
 
     python -m paceline.cluster.keeper LAYOUT
 
-It ends with the process that opened the cluster, or, for a kept cluster, on SIGTERM. Before that it ends all processes
-inside the nodes and removes the cgroups. The kernel removes namespaces, bridge and links when the keeper ends, because
-nothing else holds them. It prints one line of JSON: the cluster is ready, or the reason why it cannot be built.
+It ends with the process that opened the cluster. The keeper of a kept cluster ends on SIGTERM. Before it ends, it stops
+all processes inside the nodes and removes the cgroups. The kernel removes namespaces, bridge and links when the keeper
+ends, because nothing else holds them. The keeper prints one line of JSON, which says that the cluster is ready or why
+it cannot be built.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 
 
 def build(layout: ClusterLayout) -> None:
-    """Build the cluster; cgroups first, because hosts refuse them most often."""
+    """Build the cluster. Its cgroups come first, because hosts refuse them most often."""
     limit_groups(layout)
     check_joining(layout)
     new_network(layout.entry)
@@ -89,9 +90,10 @@ def build(layout: ClusterLayout) -> None:
 
 
 def take_down(layout: ClusterLayout) -> None:
-    """End all processes inside and remove the cgroups; the kernel removes the networks with this process.
+    """End all processes inside the nodes and remove the cgroups.
 
-    The namespaces are closed first, so that no process can enter while others are ended.
+    The kernel removes the networks when this process ends. The namespaces are closed first, so that no process can
+    enter one while others are ended.
     """
     for number in (SWITCH_FD, *(FIRST_NODE_FD + index for index in range(len(layout.nodes)))):
         with contextlib.suppress(OSError):  # not built yet
@@ -113,7 +115,7 @@ def _wait(parent: int, signalled: int) -> None:
 
 
 def _report(failure: OSError | None) -> None:
-    """Print the result once, then close standard output and error so that the reader continues."""
+    """Print whether the cluster is ready, then close standard output and error so that the reader continues."""
     answer = {
         "error": reason_of(failure) if failure else "",
         "controller": failure.controller if isinstance(failure, GroupError) else "",

@@ -49,7 +49,7 @@ def group_folder(controller: Controller, name: str) -> Path:
 
 @dataclass(frozen=True)
 class ClusterLayout:
-    """All settings of a cluster; its name is part of the names of its interfaces and cgroups."""
+    """All settings of a cluster. Its name is part of the names of its interfaces and cgroups."""
 
     name: str
     nodes: tuple[NodeLayout, ...]
@@ -64,14 +64,14 @@ class ClusterLayout:
         return f"{INTERFACE}{self.name}-br"
 
     def interface(self, index: int) -> str:
-        """Return the name of a node's interface inside the node."""
+        """Return the name that a node's interface has inside the node."""
         return f"{INTERFACE}{self.name}-{index}"
 
     def address(self, index: int) -> str:
         return f"{self.subnet}.{index + 1}"
 
     def group_folders(self) -> list[str]:
-        """Return the cluster's cgroup folders; controllers of version 2 share one."""
+        """Return the cluster's cgroup folders; all controllers of version 2 share one folder."""
         return list(dict.fromkeys(str(group_folder(one, self.name)) for one in self.controllers))
 
     def node_folders(self, index: int) -> list[str]:
@@ -79,7 +79,7 @@ class ClusterLayout:
         return [os.path.join(folder, f"node-{index}") for folder in self.group_folders()]
 
     def expected_bits_per_s(self, source: int, target: int) -> float | None:
-        """Return the highest rate of a connection between two nodes, or None if it is unlimited."""
+        """Return the highest rate of a connection between two nodes, or None without a limit."""
         limits = (
             self.nodes[source].bits_per_s,
             self.nodes[target].bits_per_s,

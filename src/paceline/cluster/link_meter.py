@@ -1,4 +1,4 @@
-"""Meter that runs inside nodes: measures TCP throughput, round-trip time and CPU share.
+"""Measurements that run inside nodes: TCP throughput, round-trip time and CPU share.
 
 python -m paceline.cluster.link_meter listen ADDRESS            prints its port, then the bytes received from one peer
 python -m paceline.cluster.link_meter send ADDRESS PORT SECONDS
@@ -22,7 +22,7 @@ ECHO, STREAM = b"e", b"s"
 
 
 def listen(address: str) -> None:
-    """Serve one peer: receive all that it sends, or echo it."""
+    """Serve one connection: measure the rate at which its bytes arrive, or send each byte back."""
     with socket.create_server((address, 0)) as server:
         print(server.getsockname()[1], flush=True)
         connection, _ = server.accept()
@@ -36,7 +36,7 @@ def listen(address: str) -> None:
 
 
 def _receive(connection: socket.socket) -> dict[str, float]:
-    """Return the bytes received and the seconds taken, without the start of the transfer."""
+    """Return the bytes received and the seconds taken, both without the start of the transfer."""
     buffer = bytearray(PIECE_BYTES)
     arrivals: list[tuple[float, int]] = [(time.monotonic(), 0)]
     total = 0
@@ -50,7 +50,7 @@ def _receive(connection: socket.socket) -> dict[str, float]:
 
 
 def send(address: str, port: int, seconds: float) -> None:
-    """Send to a listening peer without a pause."""
+    """Send data to a listening peer without a pause."""
     piece = memoryview(bytearray(PIECE_BYTES))
     with socket.create_connection((address, port), timeout=30) as connection:
         connection.sendall(STREAM)
@@ -74,7 +74,7 @@ def ping(address: str, port: int, times: int) -> None:
 
 
 def spin(seconds: float, processes: int) -> None:
-    """Use as much CPU as possible with that many processes, and print the cores that they got together."""
+    """Keep `processes` processes busy, and print the number of cores that they got together."""
     begin_s, before_s = time.monotonic(), time.process_time()
     children = []
     for _ in range(processes - 1):

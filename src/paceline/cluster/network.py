@@ -1,7 +1,7 @@
 """Networks of a cluster: namespaces, and links as netlink requests (a bridge, a veth pair per node, shaping).
 
-A node's interface shapes its outgoing traffic, its port on the bridge the incoming. Latency and loss are added only to
-outgoing traffic, so that the one-way latency between any two nodes is the requested one.
+A node's interface shapes its outgoing traffic. The node's port on the bridge shapes its incoming traffic. Latency and
+loss are added only to outgoing traffic, so that the one-way latency between any two nodes is the requested one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ _NEW_USER = 0x10000000  # CLONE_NEWUSER
 
 
 def new_network(entry: str = DIRECT) -> None:
-    """Move this process into a new network namespace; with `USER`, as root of a new user namespace."""
+    """Move this process into a new network namespace.
+
+    If `entry` is `USER`, the process also becomes root of a new user namespace.
+    """
     if entry != USER:
         _call("unshare", _NEW_NETWORK)
         return
@@ -73,7 +76,10 @@ class Request(NamedTuple):
 
 
 def send(requests: Iterable[Request]) -> None:
-    """Send requests to the network namespace of this process; raise OSError with the refused request and the reason."""
+    """Send requests to the network namespace of this process.
+
+    Raises OSError with the request that was refused and the reason.
+    """
     from pyroute2 import IPRoute, NetlinkError
 
     _complete_tbf()
@@ -91,7 +97,7 @@ def send(requests: Iterable[Request]) -> None:
 
 
 def _complete_tbf() -> None:
-    """Let pyroute2 send rates above 34 Gbit/s and exact bursts for tbf, as it does for htb."""
+    """Let pyroute2 send rates above 34 Gbit/s and exact bursts for the tbf shaper, as it does for htb."""
     from pyroute2.netlink.rtnl.tcmsg import sched_tbf
 
     more = (("TCA_TBF_RATE64", "uint64"), ("TCA_TBF_PRATE64", "uint64"), ("TCA_TBF_BURST", "uint32"))
@@ -109,7 +115,10 @@ def _complete_tbf() -> None:
 
 
 def bridge_requests(layout: ClusterLayout) -> list[Request]:
-    """Return the requests for the namespace of the bridge, by the process that holds the namespaces of the nodes."""
+    """Return the requests that create the bridge and a veth pair for every node.
+
+    Run them in the bridge's namespace, in a process that holds the namespaces of the nodes as file descriptors.
+    """
     settings = {"br_forward_delay": 0, "br_stp_state": 0, "br_mcast_snooping": 0}
     requests = [Request("link", "add", layout.bridge, {"kind": "bridge", "mtu": MTU, **settings})]
     for index in range(len(layout.nodes)):
@@ -122,7 +131,7 @@ def bridge_requests(layout: ClusterLayout) -> list[Request]:
 
 
 def node_requests(layout: ClusterLayout, index: int) -> list[Request]:
-    """Return the requests for the namespace of a node."""
+    """Return the requests that configure a node's network, to run in the node's namespace."""
     device = layout.interface(index)
     address = {"address": layout.address(index), "prefixlen": 24}
     return [_up("lo"), Request("addr", "add", device, address), _up(device)]
@@ -133,12 +142,12 @@ def _up(device: str) -> Request:
 
 
 def _port(index: int) -> str:
-    """Return the name of the node's interface on the bridge."""
+    """Return the name of a node's port on the bridge."""
     return f"port-{index}"
 
 
 def sending_requests(layout: ClusterLayout, index: int) -> list[Request]:
-    """Return the requests inside a node that shape its outgoing traffic."""
+    """Return the requests that shape a node's outgoing traffic, to run in the node's namespace."""
     node, device = layout.nodes[index], layout.interface(index)
     requests: list[Request] = []
     parent: int | str = ROOT
@@ -154,7 +163,7 @@ def sending_requests(layout: ClusterLayout, index: int) -> list[Request]:
 
 
 def receiving_requests(layout: ClusterLayout, index: int) -> list[Request]:
-    """Return the requests in the namespace of the bridge that shape a node's incoming traffic."""
+    """Return the requests that shape a node's incoming traffic, to run in the bridge's namespace."""
     bits_per_s = layout.nodes[index].bits_per_s
     return [_tbf(_port(index), ROOT, bits_per_s)] if bits_per_s else []
 
@@ -170,7 +179,7 @@ def _tbf(device: str, parent: int | str, bits_per_s: float) -> Request:
 
 
 def _classes_by_peer(layout: ClusterLayout, index: int, parent: int | str) -> list[Request]:
-    """Return requests for a class of the whole link, with a child class for every peer with a rate of its own."""
+    """Return requests for a traffic class of the whole link, and for a child class per peer that has its own rate."""
     node, device = layout.nodes[index], layout.interface(index)
     whole = node.bits_per_s or UNSHAPED_BITS_PER_S
     ceilings = {peer: min(rate, whole) for peer, rate in sorted(node.peers_bits_per_s.items())}
@@ -200,7 +209,7 @@ def _class(device: str, parent: str, handle: str, bits_per_s: float, ceiling: fl
 
 
 def _burst_bytes(bits_per_s: float) -> int:
-    """Return the burst size; it holds at least one frame, or nothing would pass."""
+    """Return the burst size of a shaper. It holds at least one frame, or nothing would pass."""
     return max(int(bits_per_s * BURST_S / 8), MTU + 100)
 
 

@@ -54,9 +54,10 @@ class Cluster:
         return [Node(index, self.layout.address(index)) for index in range(len(self.layout.nodes))]
 
     def command(self, index: int, command: list[str], *, with_shares: bool = True) -> list[str]:
-        """Return the command line that runs a command inside a node, with the same process id and file descriptors.
+        """Return the command line that runs a command inside a node.
 
-        It joins the node's cgroups first (unless `with_shares` is false), then the node's network.
+        The command gets the process id and the file descriptors of the process that this line starts. It first joins
+        the node's cgroups (unless `with_shares` is false), then the node's network.
         """
         if not 0 <= index < len(self.layout.nodes):
             raise UsageError(f"node {index} is not one of 0 to {len(self.layout.nodes) - 1} of cluster {self.name}")
@@ -75,7 +76,7 @@ class Cluster:
 def open_cluster(
     config: ClusterConfig, *, name: str = "", without_cpu_shares: bool = False, host: Host | None = None
 ) -> Iterator[Cluster]:
-    """Open a cluster that ends with the block, or with this process however it ends."""
+    """Open a cluster for a `with` block. It also ends if this process ends for any reason."""
     layout = make_layout(config, name=name, without_cpu_shares=without_cpu_shares, host=host, parent=os.getpid())
     keeper = _start(layout)
     try:
@@ -101,14 +102,14 @@ def keep_cluster(
 
 
 def find_cluster(name: str) -> Cluster:
-    """Return the running cluster of that name."""
+    """Return the running cluster with a name."""
     keeper = find_keeper(name, [keeper for keeper in living_keepers() if keeper.is_ready])
     return Cluster(keeper.layout, keeper.pid)
 
 
 @contextlib.contextmanager
 def find_or_build(which: str, *, without_cpu_shares: bool) -> Iterator[Cluster]:
-    """Yield a kept cluster by its name, or build one from words such as `nodes=4` for the block."""
+    """Yield a cluster: the kept one of a name, or one that is built for the block from words such as `nodes=4`."""
     if "=" not in which:
         yield find_cluster(which)
         return
@@ -122,7 +123,7 @@ def find_or_build(which: str, *, without_cpu_shares: bool) -> Iterator[Cluster]:
 def make_layout(
     config: ClusterConfig, *, name: str, without_cpu_shares: bool, host: Host | None, parent: int
 ) -> ClusterLayout:
-    """Check the request and return the layout; nothing is started."""
+    """Check a request and return the layout of the cluster, without starting anything."""
     if without_cpu_shares:
         config = dataclasses.replace(config, cpus=None, slow=())
     if not 1 <= config.nodes <= MOST_NODES:
@@ -163,7 +164,10 @@ def _node_layout(config: ClusterConfig, index: int, num_cores: int) -> NodeLayou
 
 
 def _free_subnet(used: set[str]) -> str:
-    """Return a subnet that no running cluster uses; a race is harmless, since the networks are isolated."""
+    """Return a subnet that no running cluster uses.
+
+    If two clusters get the same subnet in a race, this is harmless, since their networks are isolated.
+    """
     return next((f"10.77.{number}" for number in range(256) if f"10.77.{number}" not in used), "10.78.0")
 
 
@@ -179,7 +183,10 @@ def _start(layout: ClusterLayout) -> subprocess.Popen[bytes]:
 
 
 def _await_ready(layout: ClusterLayout, starter: subprocess.Popen[bytes]) -> int:
-    """Wait until the cluster is built and return the keeper's process id; raise with the keeper's reason."""
+    """Wait until a cluster is built and return the keeper's process id.
+
+    If the cluster cannot be built, raise an error with the reason that the keeper printed.
+    """
     assert starter.stdout is not None
     last = "its keeper ended without a message"
     for line in starter.stdout:
@@ -198,7 +205,7 @@ def _await_ready(layout: ClusterLayout, starter: subprocess.Popen[bytes]) -> int
 
 
 def _stop(layout: ClusterLayout, keeper: subprocess.Popen[bytes]) -> None:
-    """Stop the keeper, which takes the cluster down; clean up after one that was killed or hangs."""
+    """Stop the keeper, which takes the cluster down. If the keeper was killed or hangs, remove its leftovers."""
     assert keeper.stdin is not None
     assert keeper.stdout is not None
     keeper.stdin.close()

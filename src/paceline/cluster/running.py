@@ -49,7 +49,7 @@ def living_keepers() -> list[Keeper]:
 
 
 def find_keeper(name: str, keepers: Iterable[Keeper]) -> Keeper:
-    """Return the keeper of the cluster of that name."""
+    """Return the keeper of the cluster with a name."""
     by_name = {keeper.layout.name: keeper for keeper in keepers}
     if not by_name:
         raise UsageError(f"there is no cluster {name!r}, nor any other; `paceline cluster up` builds one")
@@ -59,12 +59,12 @@ def find_keeper(name: str, keepers: Iterable[Keeper]) -> Keeper:
 
 
 def ready_name(layout: ClusterLayout) -> str:
-    """Return the process name of a keeper whose cluster is built."""
+    """Return the process name that a keeper takes when its cluster is built."""
     return f"{INTERFACE}{layout.name}"
 
 
 def describe(keeper: Keeper) -> ListedCluster:
-    """Return a cluster as `paceline cluster list` shows it."""
+    """Return the facts about a cluster that `paceline cluster list` prints."""
     layout = keeper.layout
     return ListedCluster(
         name=layout.name,
@@ -99,7 +99,7 @@ def clusters_by_process() -> dict[int, str]:
 
 
 def _cluster_of_interfaces(interfaces: str) -> str:
-    """Return the cluster whose interface a `/proc/PID/net/dev` lists, or an empty string."""
+    """Return the name of the cluster whose interface a `/proc/PID/net/dev` lists, or an empty string."""
     for line in interfaces.splitlines()[2:]:
         device = line.partition(":")[0].strip()
         if device.startswith(INTERFACE) and device.count("-") == 2:
@@ -115,7 +115,7 @@ def _network_of(pid: int) -> str:
 
 
 def _layout_of_keeper(pid: int) -> ClusterLayout | None:
-    """Return the layout on a process's command line; None if it is not a keeper."""
+    """Return the layout on the command line of a process, or None if the process is not a keeper."""
     words = _read(f"/proc/{pid}/cmdline").split("\0")
     if KEEPER_MODULE not in words[1:4]:
         return None
@@ -141,7 +141,10 @@ def _pids() -> Iterator[int]:
 
 
 def end_processes(name: str, *, excluding: int = 0) -> int:
-    """End all processes inside a cluster and return their number; raise OSError if some do not end."""
+    """End all processes inside a cluster and return their number.
+
+    Raises OSError if some processes do not end.
+    """
     ended: set[int] = set()
     started = math.inf  # the time of the first search: a search is slow on a busy machine
     while inside := processes_inside(name, excluding=excluding):
@@ -157,7 +160,7 @@ def end_processes(name: str, *, excluding: int = 0) -> int:
 
 
 def _signal(pid: int, name: str, number: signal.Signals) -> None:
-    """Signal a process if it is still inside the cluster; its id may have been reused."""
+    """Send a signal to a process, unless it has left the cluster: its id may have been reused."""
     with contextlib.suppress(ProcessLookupError):
         descriptor = os.pidfd_open(pid)
         try:
@@ -194,7 +197,10 @@ def take_down(name: str) -> None:
 
 @dataclass(frozen=True)
 class Leftovers:
-    """The removed leftovers of a cluster; the kernel removes its networks with the last process inside."""
+    """What `prune` removed of one cluster: processes and cgroups.
+
+    The kernel removes the cluster's networks with the last process inside.
+    """
 
     name: str
     num_processes: int

@@ -51,7 +51,7 @@ class ProbeResult:
 
 
 def examine() -> Host:
-    """Find out which parts this machine supports; nothing of the probe remains."""
+    """Find out which parts of emulated nodes this machine supports, and leave nothing of the probe behind."""
     cores = os.cpu_count() or 1
     if not sys.platform.startswith("linux"):
         return Host(no_network=f"network namespaces exist only on Linux, and this is {sys.platform}", num_cores=cores)
@@ -123,7 +123,7 @@ def check_host(host: Host, config: ClusterConfig) -> None:
 
 
 def requested_controllers(config: ClusterConfig) -> list[str]:
-    """Return the cgroup controllers that a cluster needs."""
+    """Return the cgroup controllers that a requested cluster needs."""
     requested = {"cpu": config.cpus or config.slow, "memory": config.memory}
     return [name for name, setting in requested.items() if setting]
 

@@ -18,17 +18,20 @@ Batch = tuple[Tree, Tree]  # (input, target); the first dimension of every tenso
 
 
 class Dataset(ABC):
-    """Samples addressed by index. A sample depends only on seed, epoch and index, so it is the same on every worker."""
+    """Samples addressed by index.
+
+    A sample depends only on seed, epoch and index, so that it is the same on every worker.
+    """
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def batch(self, indices: Tensor, epoch: int) -> Batch:
-        """Return the samples at these indices (int64) in an epoch; augmentation differs between epochs."""
+        """Return the samples at these indices (int64). With augmentation, they differ between epochs."""
 
     def labels(self) -> Tensor | None:
-        """Return the class of every sample (int64); None if targets are not classes or not in memory."""
+        """Return the class of every sample (int64), or None if targets are not classes or not in memory."""
         return None
 
 
@@ -53,12 +56,12 @@ class NoSamples(Dataset):
 
 
 def data_without_samples(shape: tuple[int, ...], num_classes: int) -> Data:
-    """Return data of which only the sizes are known, enough to build a model."""
+    """Return data that has sizes but no samples, which is enough to build a model."""
     return Data(NoSamples(), NoSamples(), shape, num_classes)
 
 
 class Tensors(Dataset):
-    """Inputs and targets held in memory; every tensor in them counts samples on its first dimension."""
+    """Data set of inputs and targets in memory. The first dimension of each of their tensors counts samples."""
 
     def __init__(self, inputs: Tree, targets: Tree) -> None:
         self.inputs = inputs
@@ -83,7 +86,7 @@ class Tensors(Dataset):
 
 
 class FirstSamples(Dataset):
-    """The first samples of another set."""
+    """The first samples of another data set."""
 
     def __init__(self, dataset: Dataset, num_samples: int) -> None:
         assert 0 < num_samples <= len(dataset)
@@ -102,7 +105,7 @@ class FirstSamples(Dataset):
 
 
 def first_tensor(tree: Tree) -> Tensor:
-    """Return the first tensor of a batch, whose first dimension counts samples."""
+    """Return the first tensor of a batch. Its first dimension counts samples."""
     for leaf in tree_leaves(tree):
         if isinstance(leaf, Tensor):
             if leaf.ndim == 0:
@@ -119,22 +122,25 @@ def num_samples(tree: Tree) -> int:
 
 
 def to_device(tree: Tree, device: torch.device | str) -> Tree:
-    """Move all tensors to a device."""
+    """Move all tensors of a batch to a device."""
     return map_tensors(lambda tensor: tensor.to(device), tree)
 
 
 def cast_floats(tree: Tree, dtype: torch.dtype) -> Tree:
-    """Convert floating-point tensors to another precision."""
+    """Convert all floating-point tensors of a batch to another precision."""
     return map_tensors(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, tree)
 
 
 def slice_tree(tree: Tree, start: int, stop: int) -> Tree:
-    """Return the samples from start to stop (excluded), as views."""
+    """Return the samples of a batch from `start` to `stop` (excluded), as views."""
     return map_tensors(lambda tensor: tensor[start:stop], tree)
 
 
 def call_model(model: nn.Module, inputs: Tree) -> Any:
-    """Call a model with a tuple or list as positional arguments, a dict as keyword arguments, or one argument."""
+    """Call a model with a batch of inputs.
+
+    A tuple or list is passed as positional arguments, a dict as keyword arguments, and anything else as one argument.
+    """
     if isinstance(inputs, Mapping):
         return model(**inputs)
     if isinstance(inputs, tuple | list):
@@ -143,5 +149,5 @@ def call_model(model: nn.Module, inputs: Tree) -> Any:
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
-    """Apply a function to all tensors of a tree."""
+    """Apply a function to all tensors in nested tuples, lists and dicts."""
     return tree_map(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, tree)

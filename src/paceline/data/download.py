@@ -32,9 +32,9 @@ def ignore_progress(done_bytes: int, total_bytes: int | None) -> None:
 
 
 def fetch(name: str, directory: str | os.PathLike[str] = "", progress: Progress = ignore_progress) -> Path:
-    """Download the missing files of a published data set, verify all of them and return the data directory.
+    """Download the missing files of a published data set, verify all its files and return the data directory.
 
-    `progress` counts the bytes of all downloads of this call together; it is not called when nothing is missing.
+    `progress` counts the bytes of all these downloads together. It is not called when no file is missing.
     """
     if name not in PUBLISHED:
         raise unknown("data to fetch", name, PUBLISHED)
@@ -45,7 +45,10 @@ def fetch(name: str, directory: str | os.PathLike[str] = "", progress: Progress 
 def obtain(
     published: PublishedDataset, directory: Path, *, may_download: bool, progress: Progress = ignore_progress
 ) -> dict[str, Path]:
-    """Return a verified path for every file of a data set; UsageError names files that are missing or wrong."""
+    """Return a verified path for every file of a data set.
+
+    Raises UsageError with the names of files that are missing or wrong.
+    """
     paths = published.find(directory)
     if len(paths) < len(published.files):
         archived = any(os.path.isfile(directory / archive) for archive in published.archive)
@@ -116,7 +119,10 @@ def _download(
 
 
 def _download_from(url: str, target: Path, pin: Pin, progress: Callable[[int], None]) -> str:
-    """Download one file; return why this was impossible, or an empty string. OSError: it cannot be written."""
+    """Download one file. Return why the download failed, or an empty string if it succeeded.
+
+    Raises OSError if the file cannot be written.
+    """
     import pooch  # only here: most runs download nothing
     from requests import exceptions
 
@@ -153,7 +159,7 @@ def _download_from(url: str, target: Path, pin: Pin, progress: Callable[[int], N
 
 
 class _UnexpectedContent(Exception):
-    """The mirror sent a file other than the expected one."""
+    """Raised if a mirror sends another file than the expected one."""
 
 
 class _ProgressFile:
@@ -173,7 +179,7 @@ class _ProgressFile:
 
 
 def _unpack(published: PublishedDataset, archive: Path, folder: Path) -> None:
-    """Extract the files of the data set, and nothing else; each appears in the folder complete and verified."""
+    """Extract only the files of the data set. Each file appears in the folder complete and verified."""
     temporary = Path(tempfile.mkdtemp(prefix=f".{archive.name}.", dir=folder))
     try:
         pins = {file: pin for forms in published.files.values() for file, pin in forms.items()}
@@ -205,7 +211,7 @@ def _unpack(published: PublishedDataset, archive: Path, folder: Path) -> None:
 
 @contextmanager
 def _download_lock(directory: Path) -> Iterator[None]:
-    """Let one process at a time download into a directory."""
+    """Hold a lock in the block, so that only one process at a time downloads into a directory."""
     with (directory / ".fetch.lock").open("w") as lock:
         if sys.platform != "win32":
             fcntl.flock(lock, fcntl.LOCK_EX)

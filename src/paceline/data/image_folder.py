@@ -33,9 +33,10 @@ Crop = tuple[int, int, int, int]  # left, top, right, bottom
 
 
 def load_folder(config: DataConfig, seed: int) -> Data:
-    """Load PATH/train/CLASS/* and PATH/val/CLASS/* (or test); classes are numbered in the order of their names.
+    """Load the images PATH/train/CLASS/* and PATH/val/CLASS/* (or PATH/test/CLASS/*).
 
-    Samples alternate between classes, so that the first N of them contain all classes evenly.
+    Classes are numbered in the order of their names. Samples alternate between classes, so that the first N samples
+    contain all classes evenly.
     """
     path = config.name.partition(":")[2]
     if not path:
@@ -63,7 +64,7 @@ def load_folder(config: DataConfig, seed: int) -> Data:
 
 
 class ImageFolder(Dataset):
-    """Image files with their classes."""
+    """Data set of image files and their classes."""
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class ImageFolder(Dataset):
 
 
 def centre_crop(image: Image.Image, size: int) -> Image.Image:
-    """Resize the shorter side to slightly more than `size` and return the centre."""
+    """Resize an image so that its shorter side is slightly longer than `size`, and return the centre."""
     scale = RESIZE_RATIO * size / min(image.size)
     width, height = (max(size, round(side * scale)) for side in image.size)
     left, top = (width - size) // 2, (height - size) // 2
@@ -123,7 +124,10 @@ def centre_crop(image: Image.Image, size: int) -> Image.Image:
 
 
 def random_crop(width: int, height: int, generator: torch.Generator) -> tuple[Crop, bool]:
-    """Return a crop of random area, aspect and position (the centre if none fits), and whether to mirror it."""
+    """Choose a crop of random area, aspect ratio and position, and whether to mirror it.
+
+    If no random crop fits the image, the crop is at the centre.
+    """
     draws = torch.rand(NUM_CROP_TRIES, 2, generator=generator).tolist()
     x, y, mirror = torch.rand(3, generator=generator).tolist()
     low, high = (math.log(aspect) for aspect in ASPECT_RANGE)

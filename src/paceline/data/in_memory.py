@@ -44,7 +44,7 @@ class Augmentation:
 
 
 class InMemory(Dataset):
-    """uint8 images (samples, channels, height, width) and their classes.
+    """Data set of uint8 images (samples, channels, height, width) and their classes.
 
     The random choices of an epoch are drawn for all samples at once, so that a sample depends only on seed, epoch and
     index, not on its batch.
@@ -96,7 +96,10 @@ class InMemory(Dataset):
         ]
 
     def _epoch_choices(self, epoch: int, augmentation: Augmentation) -> tuple[Tensor, Tensor, Tensor]:
-        """Return top, left and whether to mirror, for every sample of the set; those of one epoch are cached."""
+        """Return the crop's top and left and whether to mirror, for every sample of the data set.
+
+        The choices of one epoch are cached.
+        """
         if self._choices is None or self._choices[0] != epoch:
             generator = epoch_generator(self._seed + AUGMENT_SEED_OFFSET, epoch)
             shape, places = (len(self),), 2 * augmentation.pad + 1

@@ -33,7 +33,7 @@ def load_mnist(config: DataConfig, seed: int) -> Data:
 
 
 def load_mnist_mini(config: DataConfig, seed: int) -> Data:
-    """Load 2,000 training and 500 test images; the first 10 * N of each set contain N of each digit."""
+    """Load 2,000 training and 500 test images. The first 10 * N images of each set contain N of each digit."""
     folder = resources.files("paceline.data") / "files"
     names = {file: f"mnist-mini-{file}.gz" for file in (*TRAIN, *TEST)}
     return _data({file: (name, (folder / name).read_bytes()) for file, name in names.items()}, config, seed)
@@ -64,7 +64,7 @@ def _data(contents: dict[str, tuple[str, bytes]], config: DataConfig, seed: int)
 
 
 def read_idx(name: str, content: bytes, *, num_dimensions: int) -> NDArray[np.uint8]:
-    """Return the values of an IDX file, gzip-compressed or not; the name is for error messages."""
+    """Return the values of an IDX file, which may be gzip-compressed. `name` is for error messages."""
     if content[:2] == b"\x1f\x8b":
         try:
             content = gzip.decompress(content)

@@ -19,7 +19,7 @@ class Pin:
     digest: str  # "md5:..." or "sha256:..." of the whole file
 
     def mismatch(self, path: Path) -> str:
-        """Read a file and return how it differs from the published one, or an empty string."""
+        """Return how a file differs from the published one, or an empty string if it does not."""
         algorithm, _, expected = self.digest.partition(":")
         try:
             size_bytes = path.stat().st_size
@@ -44,7 +44,7 @@ class PublishedDataset:
     archive: Mapping[str, Pin] = field(default_factory=dict)  # one archive with all files, if published so
 
     def find(self, directory: Path) -> dict[str, Path]:
-        """Return the paths of the needed files that exist; a plain file is preferred to a compressed one."""
+        """Return the paths of those files that exist. A plain file is preferred to a compressed one."""
         paths = {}
         for file, forms in self.files.items():
             for path in (directory / folder / form for form in forms for folder in self.folders):

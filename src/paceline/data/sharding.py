@@ -1,4 +1,4 @@
-"""Sharding: a seeded permutation per epoch, divided into global batches, each divided into disjoint shards.
+"""Sharding: a seeded permutation per epoch is divided into global batches, and each of them into disjoint shards.
 
 Global batches do not depend on the number of workers.
 """
@@ -38,7 +38,7 @@ class ShardPlan:
         return _permutation(self.num_samples, self.seed, epoch)[start:stop]
 
     def counts(self, step: int) -> list[int]:
-        """Return the number of samples of every worker in a step; the first workers get the remainder."""
+        """Return the number of samples of every worker in a step. If there is a remainder, the first workers get it."""
         bounds = self._bounds(step)
         return [bounds[rank + 1] - bounds[rank] for rank in range(self.num_workers)]
 
@@ -60,7 +60,10 @@ class ShardPlan:
 
 
 def make_plan(data: Dataset, *, batch_size: int, num_workers: int, seed: int, order: str = "shuffled") -> ShardPlan:
-    """Return the plan of a data set; `sorted` shards it by label, the hardest case for rare synchronisation."""
+    """Return the shard plan of a data set.
+
+    With order `sorted`, shards are divided by label, the hardest case for strategies that rarely synchronise.
+    """
     by_label = None
     if order == "sorted":
         labels = data.labels()
@@ -78,7 +81,7 @@ def _permutation(num_samples: int, seed: int, epoch: int) -> Tensor:
 
 
 def epoch_generator(seed: int, epoch: int) -> torch.Generator:
-    """Return a generator seeded by seed and epoch."""
+    """Return a random generator seeded by seed and epoch."""
     # Mixed by hand: the hash of a tuple differs between Python versions.
     mixed = (seed * 0x9E3779B97F4A7C15 + (epoch + 1) * 0xBF58476D1CE4E5B9) & (2**63 - 1)
     return torch.Generator().manual_seed(mixed)

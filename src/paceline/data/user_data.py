@@ -25,7 +25,10 @@ MAX_SCANNED_SAMPLES = 10_000
 
 
 def load_user(config: DataConfig, seed: int) -> Data:
-    """Call `file.py:factory` with the seed and data keys of the recipe that it has parameters for."""
+    """Load data from the user's `file.py:factory`.
+
+    The factory is called with those of `seed` and the recipe's data keys that it has parameters for.
+    """
     name = config.name
     factory = load_reference(name, "data")
     offered = {"seed": seed, **{key: value for key, value in dataclasses.asdict(config).items() if key != "name"}}
@@ -42,7 +45,10 @@ def load_user(config: DataConfig, seed: int) -> Data:
 
 
 def split_train_and_test(data: Any) -> Any:
-    """Return a pair (train, test), or a Data; a tenth of a single data set becomes the test set."""
+    """Return the pair (train, test) of a user's data.
+
+    A pair of data sets or a `Data` is returned unchanged. Of a single data set, a random tenth becomes the test set.
+    """
     is_pair = isinstance(data, tuple | list) and len(data) == 2
     if isinstance(data, Data) or (is_pair and not any(isinstance(part, Tensor | dict) for part in data)):
         return data
@@ -144,7 +150,7 @@ def _shape(dataset: Dataset) -> tuple[int, ...]:
 
 
 def _num_classes(dataset: Dataset) -> int:
-    """Return the number of classes, or 0 if the target is not a class number."""
+    """Return the number of classes, or 0 if targets are not class numbers."""
     if isinstance(dataset, Tensors):
         return _highest_class(dataset.targets)
     if not isinstance(dataset, MapStyle):

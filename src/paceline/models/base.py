@@ -36,7 +36,10 @@ class ImageModel(nn.Module):
 
 
 def initialise_convolutions(model: nn.Module) -> None:
-    """Initialise convolutions as in He et al. 2015, which keeps the variance of gradients; biases start at 0."""
+    """Initialise convolutions as in He et al. 2015, which keeps the variance of gradients between layers.
+
+    Biases start at 0.
+    """
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -11,8 +11,8 @@ from paceline.models.base import ImageModel
 class LeNet5(ImageModel):
     """LeNet-5 (LeCun et al. 1998) with ReLU and max-pooling; 61,706 parameters on 28 x 28 digits.
 
-    The network is designed for 32 x 32 pixels; for smaller images the first convolution pads by 2, so that 28 x 28
-    become 32 x 32. The size of the first linear layer depends on that of the images.
+    The network is designed for 32 x 32 pixels. For smaller images the first convolution pads by 2, so that 28 x 28
+    pixels become 32 x 32. The size of the first linear layer depends on the size of the images.
     """
 
     name = "lenet5"
@@ -38,5 +38,5 @@ class LeNet5(ImageModel):
 
 
 def _pooled(side: int, padding: int) -> int:
-    """Return the length of a side after both convolutions and poolings."""
+    """Return the side length of an image, in pixels, after both convolutions and poolings."""
     return ((side + 2 * padding - 4) // 2 - 4) // 2

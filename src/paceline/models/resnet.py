@@ -29,7 +29,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions with a shortcut; the 3x3 one has the stride ("v1.5")."""
+    """1x1, 3x3 and 1x1 convolutions with a shortcut; the 3x3 convolution has the stride ("v1.5")."""
 
     expansion: ClassVar[int] = 4
 
@@ -49,7 +49,10 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(ImageModel):
-    """A stem, four stages of blocks (all but the first halve the sides), a mean over pixels, a linear layer."""
+    """A stem, four stages of blocks, a mean over pixels, and a linear layer.
+
+    All stages but the first halve the height and width of the image.
+    """
 
     block: ClassVar[type[BasicBlock] | type[Bottleneck]]
     depths: ClassVar[tuple[int, int, int, int]]  # blocks per stage

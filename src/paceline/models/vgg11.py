@@ -13,7 +13,7 @@ GROUPS = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 class VGG11(ImageModel):
     """VGG-11 (Simonyan & Zisserman 2014) with BatchNorm and one linear layer; 9,231,114 parameters on CIFAR-10.
 
-    Images of 32 x 32 are reduced to one pixel; for larger ones the remaining pixels are averaged.
+    Images of 32 x 32 pixels are reduced to one pixel. For larger images, the remaining pixels are averaged.
     """
 
     name = "vgg11"

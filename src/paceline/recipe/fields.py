@@ -27,7 +27,7 @@ def option(
 ) -> Any:
     """Declare a recipe field with its default, help text and bounds.
 
-    `is_repeated`: a list whose items contain commas; its option is repeated on the command line.
+    `is_repeated` marks a list whose items contain commas: on the command line, its option is repeated for every item.
     """
     metadata = {
         "help": help,
@@ -43,7 +43,7 @@ def option(
 
 
 class RecipeSection:
-    """A group of recipe keys; checks the type and bounds of each value at construction."""
+    """A group of recipe keys. It checks the type and bounds of each value at construction."""
 
     def __post_init__(self) -> None:
         prefix = f"{self.section}." if self.section else ""

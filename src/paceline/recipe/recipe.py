@@ -1,4 +1,4 @@
-"""The recipe of a run: all sections with checks across them, changes by key, TOML files, built-in recipes."""
+"""The recipe of a run: its sections, checks across sections, changes by key, TOML files, and built-in recipes."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Recipe(RecipeSection):
         return self.train.worker_batch_size * self.workers if self.train.worker_batch_size else 100
 
     def num_steps(self, num_samples: int) -> int:
-        """Return the number of steps until the first of `epochs` and `iterations` is reached."""
+        """Return the number of steps of the run, which ends at the first of `epochs` and `iterations`."""
         per_epoch = -(-num_samples // self.batch_size)
         epochs, iterations = self.train.epochs, self.train.iterations
         if epochs is None:
@@ -96,7 +96,7 @@ class Recipe(RecipeSection):
         return min(per_epoch * epochs, iterations) if iterations is not None else per_epoch * epochs
 
     def to_dict(self) -> Table:
-        """Return plain values, without unset ones."""
+        """Return the recipe as nested dicts of plain values, without unset values."""
         return typing.cast(Table, _plain(dataclasses.asdict(self)))
 
     def to_toml(self) -> str:
@@ -111,7 +111,10 @@ class Recipe(RecipeSection):
         return Recipe.from_dict(read_toml(text, source), source)
 
     def replace(self, changes: Mapping[str, Any]) -> Recipe:
-        """Return a copy with dotted keys changed; a changed key drops its counterpart in EXCLUSIVE."""
+        """Return a copy with other values for some dotted keys.
+
+        A key unsets the key that EXCLUSIVE pairs it with: `train.epochs`, for example, unsets `train.iterations`.
+        """
         values = self.to_dict()
         for key, other in EXCLUSIVE.items():
             if changes.get(key) is not None and changes.get(other) is None:
@@ -176,7 +179,7 @@ def _short(name: str) -> str:
 
 
 def recipe_keys(cls: type = Recipe, prefix: str = "") -> Iterator[tuple[str, dataclasses.Field[Any]]]:
-    """Yield every dotted key of a recipe with its field."""
+    """Yield every dotted key of a recipe with its dataclass field."""
     hints = hints_of(cls)
     for item in dataclasses.fields(cls):
         if dataclasses.is_dataclass(hints[item.name]):
@@ -237,7 +240,7 @@ def builtin_recipes() -> dict[str, Recipe]:
 
 
 def parse_set(assignments: list[str]) -> Changes:
-    """Parse `key=value` words into changes; a value that is not valid TOML is a string."""
+    """Parse `key=value` words into changes of a recipe. A value that is not valid TOML is a string."""
     changes: Changes = {}
     for word in assignments:
         key, equals, text = word.partition("=")

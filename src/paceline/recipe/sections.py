@@ -153,7 +153,7 @@ class ClusterConfig(RecipeSection):
         _ = self.bits_per_s, self.latency_s, self.loss_fraction, self.memory_bytes, self.link_bits_per_s, self.slowness
 
     def __str__(self) -> str:
-        """Return the form that `--cluster` takes; empty if there are no nodes."""
+        """Return the cluster as text that `--cluster` accepts, or an empty string if there are no nodes."""
         words = []
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
@@ -181,7 +181,7 @@ class ClusterConfig(RecipeSection):
 
     @property
     def link_bits_per_s(self) -> dict[tuple[int, int], float]:
-        """Return the rates between pairs of nodes, the smaller number first."""
+        """Return the rates of links by pair of nodes, with the smaller node number first."""
         rates: dict[tuple[int, int], float] = {}
         for word in self.links:
             pair, _, rate = word.partition(":")
@@ -197,7 +197,7 @@ class ClusterConfig(RecipeSection):
 
     @property
     def slowness(self) -> dict[int, float]:
-        """Return the fraction of the other nodes' cores that each slow node has."""
+        """Return, for each slow node, its cores as a fraction of the other nodes' cores."""
         fractions: dict[int, float] = {}
         for word in self.slow:
             node, _, text = word.partition(":")
@@ -221,7 +221,10 @@ class ClusterConfig(RecipeSection):
 
 
 def parse_cluster(text: str) -> Changes:
-    """Parse `nodes=4,cpus=0.5,links=0-2:100mbit` into changes of the whole section; other keys get their defaults."""
+    """Parse a text such as `nodes=4,cpus=0.5,links=0-2:100mbit` into changes of a recipe.
+
+    The changes set the whole section: keys that the text does not name get their defaults.
+    """
     fields = {item.name: item for item in dataclasses.fields(ClusterConfig)}
     words: dict[str, list[str]] = {}
     for word in (piece.strip() for piece in text.split(",")):
@@ -239,7 +242,7 @@ def parse_cluster(text: str) -> Changes:
 
 
 def cluster_of(text: str | None) -> ClusterConfig:
-    """Parse `--cluster` into a section without a recipe; None means no cluster."""
+    """Parse the text of `--cluster` into a section without a recipe. None stands for no cluster."""
     changes = parse_cluster(text) if text is not None else {}
     return ClusterConfig(**{key.removeprefix("cluster."): value for key, value in changes.items()})
 

@@ -2,8 +2,8 @@
 
 By default glibc returns large freed blocks to the system. A training step frees its gradients and activations and
 allocates the same sizes again a moment later, so the kernel zeroes and maps thousands of pages in every step. Whether
-this happens depends on which block lies last in the heap: identical workers differ by up to a quarter of a step, and
-from run to run.
+this happens depends on which block lies last in the heap: the step time of identical workers differs by up to a
+quarter, and so does that of one worker between runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ALLOCATOR_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "LD_P
 
 
 def keep_memory(environment: Mapping[str, str] = os.environ) -> bool:
-    """Keep freed memory in this process; return whether the allocator accepted the settings.
+    """Keep freed memory in this process, and return whether the allocator accepted the settings.
 
     Does nothing if the environment sets or replaces the allocator, or if the C library is not glibc.
     """
@@ -32,6 +32,9 @@ def keep_memory(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def give_back_memory() -> bool:
-    """Return unused memory to the system, so that the next run has its own peak; return whether there was any."""
+    """Release unused memory to the system, so that the next run has its own peak.
+
+    Returns whether any memory was released.
+    """
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     return malloc_trim is not None and bool(malloc_trim(0))

@@ -16,7 +16,10 @@ from paceline.comm import Comm
 
 
 class GlobalBatch:
-    """This worker's part of the global batch in the current step; the loop and all synchronised layers share it."""
+    """Facts about this worker's part of the global batch in the current step.
+
+    The training loop sets them, and all synchronised layers read them.
+    """
 
     def __init__(self, comm: Comm) -> None:
         self.comm = comm
@@ -25,7 +28,7 @@ class GlobalBatch:
 
 
 def prepare_batchnorm(model: nn.Module, mode: str, batch: GlobalBatch) -> nn.Module:
-    """Change a model's BatchNorm layers to a mode, in place, and return the model."""
+    """Set the mode of a model's BatchNorm layers in place, and return the model."""
     if mode == "off":
         for layer in batchnorm_layers(model):
             layer.track_running_stats = False
@@ -38,7 +41,7 @@ def prepare_batchnorm(model: nn.Module, mode: str, batch: GlobalBatch) -> nn.Mod
 
 
 def synchronise_statistics(model: nn.Module, mode: str, comm: Comm, weight: float) -> None:
-    """Make running statistics equal on every worker, if the mode is rank0 or average."""
+    """Make the running statistics equal on every worker if the mode is `rank0` or `average`."""
     buffers = [b for layer in batchnorm_layers(model) for b in layer.buffers() if b.is_floating_point()]
     if comm.world_size == 1 or not buffers or mode not in ("rank0", "average"):
         return

@@ -37,7 +37,8 @@ def evaluate(
 ) -> Score:
     """Evaluate this worker's replica on a whole data set.
 
-    Workers with bitwise equal replicas divide the batches; otherwise, and without a comm, each evaluates all of them.
+    Workers with bitwise equal replicas divide the batches among them. Otherwise, or without a comm, each worker
+    evaluates all batches.
     """
     first, stride = (comm.rank, comm.world_size) if comm is not None and all_equal(model, comm) else (0, 1)
     batches = list(torch.arange(len(data)).split(BATCH))[first::stride]
@@ -61,7 +62,7 @@ def evaluate(
 
 
 class TargetAccuracy:
-    """A target accuracy, which stops training once an evaluation on rank 0 reaches it.
+    """The accuracy at which training stops, as soon as an evaluation on rank 0 reaches it.
 
     Rank 0 broadcasts its decision after each evaluation; asynchronous strategies send a stop request instead.
     """

@@ -32,26 +32,26 @@ from paceline.train.step import Arithmetic, Objective, build_objective, forward,
 SMALL, LARGE = 2, 4  # samples: BatchNorm needs two; two batches determine a line
 
 Line = tuple[float, float]  # fixed bytes, bytes per sample
-Change = tuple[int, Line | None]  # number of an allocation and its size; None: it is freed
+Change = tuple[int, Line | None]  # the number of an allocation, and its size or None when it is freed
 
 
 @dataclass(frozen=True)
 class Peaks:
-    """Peak bytes of allocations in the heap, and of those so large that each is mapped separately.
+    """Peak bytes of two groups of allocations: those in the heap, and those so large that each is mapped separately.
 
-    The process keeps the heap's peak (see `train/allocator.py`), so both count.
+    The process keeps the heap's peak (see `train/allocator.py`), so the memory of the process is the sum of both.
     """
 
     heap_bytes: int = 0
     mapped_bytes: int = 0
 
     def maximum(self, other: Peaks) -> Peaks:
-        """Return the larger of each peak."""
+        """Return the larger heap peak and the larger mapped peak of the two."""
         return Peaks(max(self.heap_bytes, other.heap_bytes), max(self.mapped_bytes, other.mapped_bytes))
 
 
 class Allocations(TorchDispatchMode):
-    """A recorder of the memory that operations allocate and free, with a number for each allocation."""
+    """Recorder of the memory that operations allocate and free. It gives each allocation a number."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -83,7 +83,7 @@ class Allocations(TorchDispatchMode):
 
 
 def _workspace(func: Any, args: Any, result: Any) -> int:
-    """Return the bytes of a CPU convolution's workspace: a copy of its tensors in a blocked layout."""
+    """Return the size in bytes of a CPU convolution's workspace: a copy of its tensors in a blocked layout."""
     if "convolution" not in str(func) or not any(tensor.device.type == "cpu" for tensor in _tensors(args)):
         return 0
     return sum(tensor.nbytes for tensor in _tensors((args, result)))
@@ -117,7 +117,7 @@ class Footprint:
 
 
 def footprint_job(context: Context, recipe: Recipe, optimizers: list[OptimizerConfig]) -> Footprint:
-    """Measure the memory of the process, its data, its model, a step and the state of each optimiser, on one worker."""
+    """Measure memory on one worker: process, data, model, training step, and state of each optimiser."""
     reader = open_usage_reader()
     process_bytes = reader.read().rss_bytes
     torch.manual_seed(recipe.seed)
@@ -146,7 +146,10 @@ def footprint_job(context: Context, recipe: Recipe, optimizers: list[OptimizerCo
 def _lines(
     model: nn.Module, data: Data, arithmetic: Arithmetic, objective: Objective
 ) -> tuple[Line, dict[str, list[Change]]]:
-    """Return the size of a batch, and the allocations of loading it, of a training step and of an evaluation."""
+    """Return the bytes of a batch as a linear function of its number of samples.
+
+    Also return the recorded allocations of loading a batch, of a training step and of an evaluation.
+    """
     batch: list[Any] = []
 
     def load(samples: int) -> None:
@@ -180,7 +183,11 @@ def _record(phase: Callable[[int], None], samples: int) -> list[tuple[int, int |
 
 
 def fit_changes(small: list[tuple[int, int | None]], large: list[tuple[int, int | None]]) -> list[Change]:
-    """Fit a line to each allocation of two batches; if their order differs, scale those of the larger one."""
+    """Return the recorded allocations, each with its size as a linear function of the number of samples.
+
+    `small` and `large` are the allocations for two batches. If their order differs, only those of the large batch are
+    used, with sizes proportional to the number of samples.
+    """
     is_same = [(piece, nbytes is None) for piece, nbytes in small] == [(piece, nb is None) for piece, nb in large]
     if not is_same:
         return [(piece, None if nbytes is None else (0.0, nbytes / LARGE)) for piece, nbytes in large]
@@ -198,7 +205,7 @@ def bytes_at(line: Line, samples: int) -> int:
 
 
 def replay(changes: Iterable[Change], samples: int) -> Peaks:
-    """Return the peaks of the recorded allocations for another number of samples."""
+    """Return the peaks that the recorded allocations would reach with another number of samples."""
     alive: dict[int, int] = {}
     heap = mapped = heap_peak = mapped_peak = 0
     for piece, line in changes:

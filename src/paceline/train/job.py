@@ -31,7 +31,10 @@ ROUNDING = 1e-12  # drift of bitwise equal replicas, whose mean is computed in f
 
 
 def warm_up() -> None:
-    """Run one step of a small model: the first optimiser of a process imports torch's compiler, which takes seconds."""
+    """Run one training step of a small model.
+
+    The first optimiser of a process imports torch's compiler, which takes seconds.
+    """
     data = load_data(DataConfig(name="synthetic:1x28x28x2", train_samples=2, test_samples=1), seed=0)
     model = build_model("lenet5", data)
     optimizer = build_optimizer(OptimizerConfig(), model.parameters())
@@ -56,7 +59,7 @@ def serve_job(context: Context, recipe: Recipe, strategy: str, **_: Any) -> None
 
 
 def serve(context: Context, recipe: Recipe, strategy: Strategy, model: nn.Module) -> None:
-    """Serve until the workers are done; they send the initial weights."""
+    """Serve the workers until they are done. The workers send the initial weights."""
     assert isinstance(strategy, Servers), "only strategies with servers start servers"
     train = recipe.train
     model = Arithmetic(train.precision, train.channels_last, context.device).place(model)
@@ -69,10 +72,11 @@ def serve(context: Context, recipe: Recipe, strategy: Strategy, model: nn.Module
 def train_job(
     context: Context, recipe: Recipe, strategy: str, checkpoint: str, folder: str = "", steps_per_block: int = 0
 ) -> WorkerReport:
-    """Train and report the measurements; rank 0 saves the mean model to `checkpoint` unless it is empty.
+    """Train, and return the measurements of this worker.
 
-    Checkpoints of epochs are saved in the same folder. `folder` is the folder of a stored run. With `steps_per_block`,
-    every other block of steps is not measured, which shows the profiling overhead.
+    Rank 0 saves the mean model to the file `checkpoint` unless that is empty, and checkpoints of epochs in the same
+    folder. `folder` is the folder of a stored run. With `steps_per_block`, every other block of steps is not observed,
+    which shows the overhead of profiling.
     """
     started = time.perf_counter()
     trainer = make_trainer(context, recipe, strategy)

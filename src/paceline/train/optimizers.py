@@ -40,7 +40,10 @@ Group = dict[str, Any]  # torch's parameter group
 
 
 class _LayerwiseOptimizer(Optimizer):
-    """Base of optimisers that update each tensor as one layer; `update` must not change gradients."""
+    """Base of optimisers that update each tensor as one layer.
+
+    A subclass implements `update`, which must not change gradients.
+    """
 
     only_reads_gradients = True
 
@@ -68,10 +71,11 @@ class Lars(_LayerwiseOptimizer):
         v     = momentum * v + lr * ratio * (g + decay * w)
         w     = w - v
 
-    Tensors of at most one dimension (biases, the parameters of norms) are updated with ratio 1 and without decay,
-    and a layer whose weights or gradients are all zero with ratio 1. As in the paper, the learning rate is inside
-    the momentum, so a change of lr does not affect updates already in the momentum buffer. Because of `trust`, lr is
-    the length of an update in thousandths of the layer's norm: useful values are 10 to 1,000 times those of SGD.
+    Tensors of at most one dimension (biases, the parameters of norms) are updated with ratio 1 and without decay.
+    If the numerator or the denominator of the ratio is 0, the ratio is 1. As in the paper, lr multiplies the gradient
+    before the momentum buffer, so a change of lr does not affect updates already in the buffer. With the default
+    `trust` of 0.001, |lr * ratio * (g + decay * w)| is about lr thousandths of |w|: useful values of lr are 10 to 1,000
+    times those of SGD.
     """
 
     def __init__(
@@ -111,7 +115,7 @@ class Lamb(_LayerwiseOptimizer):
         w     = w - lr * |w| / |u| * u
 
     Tensors of at most one dimension (biases, the parameters of norms) are updated with ratio 1 and without decay,
-    which is Adam; so is a layer whose weights are all zero.
+    which is Adam. A layer whose weights are all zero is also updated with ratio 1.
     """
 
     def __init__(
@@ -151,13 +155,13 @@ class Lamb(_LayerwiseOptimizer):
 
 
 def _norm(tensor: Tensor) -> Tensor:
-    """Return the Euclidean norm in at least float32: squares of half-precision numbers overflow."""
+    """Return the Euclidean norm in float32 or a wider type: squares of half-precision numbers overflow."""
     length: Tensor = torch.linalg.vector_norm(tensor, dtype=torch.promote_types(tensor.dtype, torch.float32))
     return length
 
 
 def _ratio(above: Tensor, below: Tensor) -> Tensor:
-    """Return above / below, or 1 if either is 0, without waiting for a GPU."""
+    """Return above / below, or 1 if either is 0. The CPU does not wait for a GPU to compute it."""
     usable = (above > 0) & (below > 0)
     one = torch.ones_like(above)
     return torch.where(usable, above / torch.where(usable, below, one), one)
@@ -181,15 +185,16 @@ _CLASSES: dict[str, type[Optimizer]] = {
 def learning_rate(step: int, recipe: Recipe, *, steps_per_epoch: int, total_steps: int) -> float:
     """Return the learning rate of a step, counted from 0.
 
-    Scaling: lr is for `base_batch`. The peak is lr times batch_size / base_batch (linear), lr times the root of that
-    (sqrt), or lr (none).
+    Scaling: lr is the learning rate for a global batch of `base_batch` samples. The peak is lr times the ratio
+    batch_size / base_batch (linear), lr times the square root of this ratio (sqrt), or lr itself (none).
 
-    Warm-up: linear over `warmup` epochs. With scaling, from lr to the peak, as in Goyal et al. (2017); there is no
-    warm-up if scaling does not raise lr. Without scaling, from peak / warm-up steps to the peak at the last warm-up
-    step.
+    Warm-up: linear over `warmup` epochs. With scaling, it goes from lr to the peak, as in Goyal et al. (2017). There is
+    no warm-up if scaling does not raise lr. Without scaling, warm-up goes from peak / (number of warm-up steps) in the
+    first step to the peak in the last warm-up step.
 
-    Afterwards `step` multiplies by step_factor every step_epochs epochs, counted from the start of training; `cosine`
-    falls to 0 over the remaining steps and would reach it one step after the last.
+    After warm-up, the schedule `step` multiplies the learning rate by step_factor every step_epochs epochs, counted
+    from the start of training. The schedule `cosine` lowers it over the remaining steps; it would reach 0 one step
+    after the last.
     """
     schedule, lr = recipe.schedule, recipe.optimizer.lr
     peak = lr * _scale(schedule, recipe.batch_size)

@@ -1,4 +1,7 @@
-"""The oracle: one process that computes the steps of all workers and averages exactly, the reference of strategies."""
+"""The oracle: one process that computes the steps of all workers and averages their gradients.
+
+Strategies are verified by comparison with the oracle.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,10 @@ from paceline.train.trainer import Trainer
 
 
 def make_observers(recipe: Recipe, context: Context, recorder: Recorder | None = None) -> list[Observer]:
-    """Return the observers of one worker other than its recorder, in the order in which they are called after it."""
+    """Return the observers of one worker except its recorder.
+
+    They are called after the recorder, in the order returned.
+    """
     observers: list[Observer] = []
     injections = [one for one in map(Injection.parse, recipe.measure.inject) if one.rank == context.rank]
     if injections:
@@ -54,9 +57,10 @@ def make_observers(recipe: Recipe, context: Context, recorder: Recorder | None =
 
 @contextmanager
 def recording(trainer: Trainer, *, folder: str, steps_per_block: int) -> Iterator[None]:
-    """Record the training in the block. All workers enter it together; `folder` is that of rank 0.
+    """Record the training that runs in the block. All workers must enter the block together.
 
-    A worker that cannot see that folder writes to a temporary one, and sends its files to rank 0 when the block ends.
+    `folder` is the folder of the run on rank 0. A worker that cannot see it writes to a temporary folder, and sends its
+    files to rank 0 when the block ends.
     """
     context, comm = trainer.context, trainer.context.comm
     shared = broadcast_text(comm, folder)

@@ -1,4 +1,4 @@
-"""Functions on the replicas of all workers: make equal, compare, average and save."""
+"""Functions on the replicas of all workers: make them equal, compare, average and save them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from paceline.errors import RunError
 
 
 def make_equal(model: nn.Module, comm: Comm) -> None:
-    """Broadcast the parameters and buffers of rank 0: a user's factory may build others on each worker."""
+    """Broadcast the parameters and buffers of rank 0 to all workers.
+
+    A user's factory may build different ones on each worker.
+    """
     if comm.world_size == 1:
         return
     with comm.uncounted(), torch.no_grad():
@@ -31,7 +34,7 @@ def parameter_digest(model: nn.Module) -> str:
 
 
 def all_equal(model: nn.Module, comm: Comm) -> bool:
-    """Whether parameters and buffers are bitwise equal on all workers."""
+    """Return whether parameters and buffers are bitwise equal on all workers."""
     if comm.world_size == 1:
         return True
     own = torch.frombuffer(bytearray(bytes.fromhex(_digest(_tensors(model)))), dtype=torch.uint8)
@@ -74,7 +77,7 @@ def mean_state(model: nn.Module, comm: Comm) -> dict[str, Tensor]:
 
 
 def save_weights(state: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
-    """Write weights as safetensors, atomically."""
+    """Write weights to a safetensors file, atomically."""
     temporary = path.with_name(path.name + ".part")
     try:
         save_file(state, temporary, metadata=metadata)

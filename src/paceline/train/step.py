@@ -44,7 +44,10 @@ class Objective:
         return value
 
     def correct(self, output: Tree, target: Tree) -> tuple[int, int] | None:
-        """Return the number of correct predictions and of all predictions; None without an accuracy."""
+        """Return the number of correct predictions and the number of all predictions.
+
+        Returns None if the objective has no accuracy.
+        """
         if self.count_correct is not None:
             return self.count_correct(output, target)
         if self.fraction_correct is None:
@@ -58,7 +61,10 @@ class Objective:
 
 
 def build_objective(name: str) -> Objective:
-    """Return cross-entropy, or the user's loss(output, target) with `accuracy` of the same file, if there is one."""
+    """Return cross-entropy or the user's loss(output, target).
+
+    If the user's file also defines `accuracy`, it becomes the accuracy of the objective.
+    """
     if name == CROSS_ENTROPY:
         return Objective(name, F.cross_entropy, count_correct=_count_classes)
     if not is_reference(name):
@@ -79,7 +85,10 @@ def _accuracy_in_same_file(name: str) -> Callable[[Any, Any], float] | None:
 
 
 def _count_classes(output: Tensor, target: Tensor) -> tuple[int, int]:
-    """Count correct classes; as in F.cross_entropy, dimension 1 of the output is the class."""
+    """Count correct predictions, and all predictions.
+
+    As in F.cross_entropy, dimension 1 of the output is the class.
+    """
     if target.is_floating_point():  # a probability per class
         target = target.argmax(dim=1)
     num_right = int((output.argmax(dim=1) == target).sum())
@@ -118,7 +127,7 @@ class Arithmetic:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Mean loss, correct answers, answers and samples of a worker's batch."""
+    """Mean loss of a worker's batch, and its numbers of correct predictions, predictions and samples."""
 
     loss: float
     num_right: int
@@ -141,7 +150,8 @@ def forward_backward(
 ) -> Outcome:
     """Add the gradient of the batch's mean loss to the parameters, in at least `least_pieces` micro-batches.
 
-    `before_last` returns the context of every micro-batch except the last: strategies synchronise on the last.
+    `before_last` returns the context manager in which every micro-batch except the last runs: strategies synchronise
+    during the last one.
     """
     total = num_samples(inputs)
     num_pieces = -(-total // micro_batch_size) if micro_batch_size else 1

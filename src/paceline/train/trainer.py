@@ -59,7 +59,7 @@ class History:
         self.num_samples.append(outcome.num_samples)
 
     def since(self, first_step: int) -> Score:
-        """Return training loss and accuracy over this worker's samples, starting at a step."""
+        """Return training loss and accuracy over this worker's samples, from step `first_step` on."""
         samples, answers = sum(self.num_samples[first_step:]), sum(self.num_answers[first_step:])
         pairs = zip(self.loss[first_step:], self.num_samples[first_step:], strict=True)
         loss = sum(loss * count for loss, count in pairs) / samples if samples else float("nan")
@@ -109,7 +109,10 @@ class Trainer:
         self.observe(observers)
 
     def observe(self, observers: Sequence[Observer], *, steps_per_block: int = 0) -> None:
-        """Set the observers of the loop; with `steps_per_block`, they observe every other block of steps."""
+        """Set the observers of the training loop.
+
+        With `steps_per_block`, they observe every other block of that many steps.
+        """
         synchronize = self._synchronize if self.context.device.type == "cuda" else None
         self.observers = Observers(observers, synchronize, steps_per_block=steps_per_block)
 
@@ -118,7 +121,8 @@ class Trainer:
     ) -> History:
         """Train all steps, or until the target accuracy is reached.
 
-        `on_step` is called after every step, `on_epoch` after every epoch; only the time of `on_epoch` is not counted.
+        `on_step` is called after every step, `on_epoch` after every epoch. The training time includes `on_step`, but
+        neither `on_epoch` nor evaluations.
         """
         self.model.train()
         untimed_s = 0.0
@@ -151,7 +155,10 @@ class Trainer:
         return self._evaluate(self.context.comm)
 
     def _is_evaluated_after(self, step: int) -> bool:
-        """Whether to evaluate: every `eval_every` epochs; with a target, every epoch by default, and after the last."""
+        """Return whether to evaluate after a step: at the end of every `eval_every`-th epoch.
+
+        With a target accuracy, `eval_every` is 1 by default, and the last step is always evaluated.
+        """
         has_target = self.target.accuracy is not None
         every = self.recipe.train.eval_every or int(has_target)
         is_due = every > 0 and (step + 1) % (every * self.plan.steps_per_epoch) == 0

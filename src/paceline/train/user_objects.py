@@ -54,7 +54,7 @@ def register(name: str, value: Any) -> str:
 
 
 def pack(names: Sequence[str]) -> bytes:
-    """Pickle objects for worker processes; UsageError for objects that another process could not import."""
+    """Pickle objects for worker processes; raise UsageError for objects that another process could not import."""
     values = {name: _objects[name] for name in names}
     try:
         data = pickle.dumps(values)
@@ -72,10 +72,10 @@ _REMEDY = "define them in a file, and import them from there or pass its name: '
 
 
 def unpack(data: bytes) -> None:
-    """Register objects that the parent process packed. Only call it with bytes from the parent's pipe."""
+    """Register objects that the parent process packed. Only pass bytes from the parent's pipe."""
     _objects.update(pickle.loads(data))
 
 
 def as_factory(model: nn.Module | Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """Return a function that builds the model."""
+    """Return a factory for a model: one that copies it, or the argument itself if it is a factory already."""
     return CopyFactory(model) if isinstance(model, nn.Module) else model
