@@ -21,11 +21,11 @@ class UsageError(PacelineError, ValueError):
 
 
 class RunError(PacelineError):
-    """Something failed after work had started."""
+    """Raised if something fails after work has started."""
 
 
 class WorkerError(RunError):
-    """A worker, or a server, died or raised."""
+    """Raised if a worker or a server dies or raises an exception."""
 
     def __init__(self, rank: int, message: str, traceback: str = "", *, who: str = "") -> None:
         super().__init__(f"{who or f'worker {rank}'} {message}")

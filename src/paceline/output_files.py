@@ -1,4 +1,4 @@
-"""Output files named by the user: written atomically; pipes and devices are written to, never replaced."""
+"""Output files named by the user. They are written atomically; pipes and devices are never replaced."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ def atomic_file(target: str | Path) -> Iterator[TextIO]:
 
 
 def is_stream(target: str | Path) -> bool:
-    """Whether a path exists and is not a plain file: a pipe, a device or similar."""
+    """Return whether a path exists and is not a plain file, but a pipe or a device, for example."""
     path = Path(target)
     return path.exists() and (not path.is_file() or path.absolute().parts[1] in SYSTEM_FOLDERS)

@@ -24,7 +24,10 @@ MOST_OF_A_UNIT = 1e15
 
 
 def whole_number(text: str) -> int | None:
-    """Parse ASCII digits; return None for anything else, such as `²`, and for numbers of more than 18 digits."""
+    """Parse a whole number of ASCII digits.
+
+    Returns None for any other text, such as `²`, and for numbers of more than 18 digits.
+    """
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
 
 

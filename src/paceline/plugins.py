@@ -24,7 +24,7 @@ Options = dict[str, bool | int | float | str | None]  # of a strategy or a codec
 
 
 def is_reference(text: str) -> bool:
-    """Whether a name points at the user's code: `file.py:name` or `package.module:name`."""
+    """Return whether a name refers to the user's code: `file.py:name` or `package.module:name`."""
     module, colon, name = text.partition(":")
     return bool(colon) and name.partition(":")[0].isidentifier() and (module.endswith(".py") or "." in module)
 
@@ -79,7 +79,7 @@ def split_words(kind: str, text: str) -> tuple[str, tuple[tuple[str, str], ...]]
 
 
 def convert_options(kind: str, name: str, cls: type, known: Iterable[str], pairs: Sequence[tuple[str, str]]) -> Options:
-    """Convert option texts to the types of a class's fields."""
+    """Convert the texts of options to the types of the class's fields."""
     known, hints = list(known), typing.get_type_hints(cls)
     values: Options = {}
     for key, text in pairs:
@@ -173,7 +173,7 @@ class Registry(Generic[T]):
         )
 
     def get(self, name: str) -> type[T]:
-        """Return the class of that name, built-in or the user's `file.py:Class`."""
+        """Return the class with a name, which may be built-in or the user's `file.py:Class`."""
         if name in self.classes:
             return self.classes[name]
         if is_reference(name):

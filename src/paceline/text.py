@@ -21,7 +21,7 @@ MOST_NAME_BYTES = 180  # file systems allow 255; callers add a stamp, a number o
 
 
 def plain_text(text: str, *, keep_lines: bool = False) -> str:
-    """Remove everything that a terminal would act on instead of showing it.
+    """Remove characters that a terminal would interpret as commands instead of printing them.
 
     Each run of line breaks and tabs becomes one space, unless `keep_lines` is set.
     """
@@ -31,7 +31,7 @@ def plain_text(text: str, *, keep_lines: bool = False) -> str:
 
 
 def shortened(text: str) -> str:
-    """Cut the middle of very long words, so that a message that quotes 5,000 digits stays readable."""
+    """Cut the middle of very long words, so that a message that quotes, for example, 5,000 digits stays readable."""
     return _LONG_WORD.sub("\\1\N{HORIZONTAL ELLIPSIS}\\2", text)
 
 

@@ -34,7 +34,7 @@ def worker_files(run: Path) -> dict[int, Path]:
 
 
 def _rank_of(file: Path) -> int | None:
-    """Return the rank in a file's name, or None for other names, such as `²`."""
+    """Return the rank in the name of a worker's file, or None for any other file name."""
     name = file.stem
     is_rank = name.isascii() and name.isdigit() and (name == "0" or name[0] != "0")
     return int(name) if is_rank and file.is_file() else None

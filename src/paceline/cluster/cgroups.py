@@ -25,7 +25,7 @@ REMOVE_S = 5.0  # a cgroup cannot be removed before the kernel has reaped its pr
 
 @dataclass(frozen=True)
 class Mount:
-    """A mounted cgroup hierarchy: its visible root and its mount point."""
+    """A mounted cgroup hierarchy: the cgroup at its root, and its mount point."""
 
     version: int
     root: str
@@ -222,7 +222,7 @@ def limit_files(controller: Controller, node: NodeLayout) -> Iterator[tuple[str,
 
 
 def delegate(folder: Path, name: str) -> None:
-    """Delegate a controller to the cgroups below a folder of version 2."""
+    """Make a controller available to the cgroups below a folder of version 2."""
     file = folder / "cgroup.subtree_control"
     if not file.exists() or name not in file.read_text(encoding="ascii").split():
         write_kernel_file(file, f"+{name}")

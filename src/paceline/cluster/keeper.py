@@ -104,7 +104,7 @@ def take_down(layout: ClusterLayout) -> None:
 
 
 def _wait(parent: int, signalled: int) -> None:
-    """Wait for a signal, for the parent's end, or until the parent closes our standard input."""
+    """Wait for a signal, the end of the parent, or until the parent closes this process's standard input."""
     watched = [signalled]
     if parent:
         try:

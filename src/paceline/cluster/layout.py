@@ -23,7 +23,7 @@ FIRST_NODE_FD = SWITCH_FD + 1
 
 @dataclass(frozen=True)
 class NodeLayout:
-    """Limits of one node; None means unlimited."""
+    """Limits of one node. None means that there is no limit."""
 
     cpus: float | None = None
     memory_bytes: int | None = None
@@ -75,7 +75,7 @@ class ClusterLayout:
         return list(dict.fromkeys(str(group_folder(one, self.name)) for one in self.controllers))
 
     def node_folders(self, index: int) -> list[str]:
-        """Return the cgroup folders that a process of a node joins."""
+        """Return the cgroup folders whose limits apply to a node's processes."""
         return [os.path.join(folder, f"node-{index}") for folder in self.group_folders()]
 
     def expected_bits_per_s(self, source: int, target: int) -> float | None:

@@ -88,7 +88,7 @@ def open_cluster(
 def keep_cluster(
     config: ClusterConfig, *, name: str = "", without_cpu_shares: bool = False, host: Host | None = None
 ) -> Cluster:
-    """Build a cluster that stays until `running.take_down`, even after this process ends."""
+    """Build a cluster that stays until `paceline cluster down`, even after this process ends."""
     layout = make_layout(config, name=name, without_cpu_shares=without_cpu_shares, host=host, parent=0)
     starter = _start(layout)
     try:

@@ -86,7 +86,10 @@ def processes_inside(name: str, *, excluding: int = 0) -> set[int]:
 
 
 def clusters_by_process() -> dict[int, str]:
-    """Return the cluster of every process that is in a node's network, whether or not the cluster's keeper runs."""
+    """Return the cluster name of every process in a node's network, by process id.
+
+    Clusters whose keeper no longer runs count too.
+    """
     by_network: dict[str, str] = {_network_of(os.getpid()): ""}
     found = {}
     for pid in _pids():
@@ -171,7 +174,7 @@ def _signal(pid: int, name: str, number: signal.Signals) -> None:
 
 
 def wait_for_end(pid: int, timeout_s: float) -> bool:
-    """Wait for a process to end; return whether it ended within `timeout_s`."""
+    """Wait for a process to end, for at most `timeout_s`. Return whether it ended."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:

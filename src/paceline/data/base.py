@@ -117,7 +117,7 @@ def first_tensor(tree: Tree) -> Tensor:
 
 
 def num_samples(tree: Tree) -> int:
-    """Return the number of samples of a batch: the first dimension of its first tensor."""
+    """Return the number of samples of a batch: the size of the first dimension of its first tensor."""
     return first_tensor(tree).shape[0]
 
 

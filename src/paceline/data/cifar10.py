@@ -22,7 +22,7 @@ AUGMENTATION = Augmentation(pad=4, flip=True)
 
 
 def load_cifar10(config: DataConfig, seed: int) -> Data:
-    """Load CIFAR-10, with the training batches in order."""
+    """Load CIFAR-10; the five training batches follow each other in order."""
     paths = obtain(PUBLISHED["cifar10"], data_directory(config.dir), may_download=config.download)
     train = [path for file, path in paths.items() if file.startswith("data_batch")]
     return Data(

@@ -163,7 +163,7 @@ class _UnexpectedContent(Exception):
 
 
 class _ProgressFile:
-    """A file that reports how much was written to it and refuses more bytes than expected."""
+    """A file that reports how many bytes were written to it, and refuses more bytes than expected."""
 
     def __init__(self, file: IO[bytes], size_bytes: int, progress: Callable[[int], None]) -> None:
         self.flush = file.flush

@@ -67,7 +67,10 @@ class PublishedDataset:
 
 
 def data_directory(directory: str | os.PathLike[str] = "") -> Path:
-    """Return the folder of data files: `directory`, else $PACELINE_DATA, else a cache in the user's home."""
+    """Return the folder of data files: `directory`, $PACELINE_DATA, or a cache in the user's home folder.
+
+    The first of them that is set is used.
+    """
     text = os.fspath(directory) or os.environ.get("PACELINE_DATA", "") or "~/.cache/paceline/data"
     return Path(text).expanduser()
 

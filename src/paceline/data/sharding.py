@@ -17,7 +17,7 @@ from paceline.errors import UsageError
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """The division of samples among steps and workers; every worker can compute the shards of all others."""
+    """The division of samples among steps and workers. Every worker can compute the shards of all others."""
 
     num_samples: int
     batch_size: int

@@ -1,4 +1,4 @@
-"""The user's own data: call a factory, check what it returns, and wrap it as data sets."""
+"""Data from the user: call a factory, check what it returns, and wrap it as data sets."""
 
 from __future__ import annotations
 

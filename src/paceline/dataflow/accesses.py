@@ -1,4 +1,4 @@
-"""Accesses per memory level in words, their energy, and run-length compression of zeros in DRAM traffic."""
+"""Count memory accesses by level, in words, with their energy; compress zeros in DRAM traffic by run length."""
 
 from __future__ import annotations
 

@@ -180,9 +180,10 @@ def layers_of(
     with_linear: bool = False,
     on_input: Callable[[nn.Module, Tensor], None] | None = None,
 ) -> list[LayerShape]:
-    """Run a model and return its convolutions, and optionally linear layers as 1x1 convolutions, in order of execution.
+    """Run a model and return its convolutions in order of execution.
 
-    `on_input` is called with each of these modules and its input, whose first dimension is the batch.
+    `with_linear` adds its linear layers, as 1x1 convolutions. `on_input` is called with each of these modules and its
+    input, whose first dimension is the batch.
     """
     layers: list[LayerShape] = []
     names = {module: name for name, module in model.named_modules()}

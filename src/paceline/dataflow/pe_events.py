@@ -77,7 +77,7 @@ def _of_strip(simulation: Simulation, record: Record, index: int) -> Iterator[Ev
 
 
 def _of_row(simulation: Simulation, record: Record, index: int, where: tuple[int, int, int]) -> Iterator[Event]:
-    """Yield the products and additions of one PE for one output."""
+    """Yield the multiplications and additions of one PE for one output."""
     row, column, output = where
     pes, schedule = record.pes, record.schedule
     stride, width = simulation.plan.shape.stride[1], simulation.plan.shape.kernel_width

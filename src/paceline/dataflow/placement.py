@@ -55,7 +55,7 @@ class Placement:
 
     @property
     def is_serial(self) -> bool:
-        """Whether one PE holds the whole kernel and computes all output rows in turn."""
+        """Whether a single PE holds the whole kernel and computes all output rows, one after another."""
         return self.timing.model == "serial"
 
     @property
@@ -73,7 +73,7 @@ class Placement:
 
     @property
     def slots(self) -> tuple[int, int]:
-        """Number of strips that fit into the array at once, down and across."""
+        """Number of strips that fit into the array at once, vertically and horizontally."""
         if self.is_serial:
             return 1, 1
         return self.array[0] // self.set_rows, self.array[1] // self.strip_columns
@@ -139,7 +139,7 @@ class Placement:
         return {number: make_schedule(self.timing, num_sums=number, **sizes) for number in sums}
 
     def passes(self) -> Iterator[Pass]:
-        """Yield every pass in order; passes do not overlap."""
+        """Yield every pass in order. Passes do not overlap in time."""
         cycle = 0
         numbers = itertools.count()
         for strips in self._batches():

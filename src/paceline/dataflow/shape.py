@@ -229,7 +229,7 @@ class Shape:
 
 
 def parse_pair(text: str, option: str) -> tuple[int, int]:
-    """Parse `2` (both directions) or `2x1` (down and across)."""
+    """Parse `2` (for both directions) or `2x1` (vertical, then horizontal)."""
     words = text.strip().lower().split("x")
     if len(words) in (1, 2) and all(re.fullmatch(rf"-?{_NUMBER}", word) for word in words):
         numbers = [int(word) for word in words]

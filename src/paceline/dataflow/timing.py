@@ -178,7 +178,10 @@ def _pipelined(timing: Timing, outputs: int, taps: int, sums: int) -> tuple[Cycl
 
 
 def _in_gaps(own_starts: Cycles, ready: Cycles, sums: int, length: int) -> Cycles:
-    """Return the earliest starts of the column's sums, in order, that do not overlap the PE's own additions."""
+    """Return the earliest starts of the column's sums, in order, between the PE's own additions.
+
+    `ready` holds the time from which the sums of each output can start.
+    """
     starts = np.zeros((len(ready), sums), dtype=np.int64)
     free, index = 0, 0
     for output, since in enumerate(ready):

@@ -18,7 +18,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class InputZeros:
-    """Zeros in a layer's input."""
+    """Zeros in a layer's input, and their effect on its compressed size and on products."""
 
     zeros: float  # share of its values
     compressed: float  # compressed size over plain size

@@ -18,7 +18,7 @@ _registry: Registry[ImageModel] = Registry("model", "paceline.models", ImageMode
 
 
 def build_model(name: str, data: Data) -> nn.Module:
-    """Build a model for the data; its weights depend on torch's global seed.
+    """Build a model for the data. Its initial weights depend on torch's global seed.
 
     A user's factory is called with `shape` and `num_classes` of the data, if it has parameters of these names.
     """

@@ -126,7 +126,7 @@ class Calibration:
 
 
 def _minmax(histogram: Histogram, calibration: Calibration) -> Range:
-    """Return the full observed range."""
+    """Return the full range of the observed values."""
     del calibration
     return histogram.low, histogram.high
 

@@ -78,7 +78,7 @@ def integer_network(model: Quantized) -> IntegerNetwork:
 
 
 def check_has_integer_form(model: Quantized) -> None:
-    """Raise UsageError if an operation has no integer form."""
+    """Raise UsageError if any operation of the network has no integer form."""
     floats = model.graph.left_in_float
     if floats:
         raise UsageError(f"these operations have no integer form: {op_names(floats)}")

@@ -100,7 +100,7 @@ def _product(x: Tensor, upper: Tensor, lower: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Step(ABC):
-    """One operation of the executor."""
+    """One operation of an integer-only network."""
 
     name: str
     inputs: tuple[str, ...]

@@ -53,7 +53,7 @@ class LinearOp(Op):
         return self.finish(self.multiply(inputs[0], self.weight, self.bias))
 
     def multiply(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Apply the operation with the weights passed in, without clipping."""
+        """Apply the operation to `x` with the weight and bias passed in, without clipping the result."""
         raise NotImplementedError
 
     def finish(self, x: Tensor) -> Tensor:

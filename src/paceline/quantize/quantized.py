@@ -34,7 +34,7 @@ class Grid:
     high: int = LARGEST
 
     def quantize(self, values: Tensor) -> Tensor:
-        """Return values as int8."""
+        """Return the int8 integers that represent values on this grid."""
         return as_int8(values, self.scale, self.zero_point, self.low, self.high)
 
     def rounded(self, values: Tensor) -> Tensor:

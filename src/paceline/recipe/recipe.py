@@ -28,7 +28,7 @@ from paceline.recipe.sections import (
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(RecipeSection):
-    """Everything needed to repeat a run."""
+    """All settings needed to repeat a run."""
 
     name: str = option("custom", "name of the run")
     description: str = option("", "one line that describes the recipe in lists")
@@ -171,7 +171,7 @@ KEYS_NOT_DESCRIBED = {
 
 
 def _short(name: str) -> str:
-    """Shorten the name of a model or dataset: `path/to/file.py:make` becomes `file`."""
+    """Shorten the name of a model or data set: `path/to/file.py:make` becomes `file`."""
     module, _, rest = name.partition(":")
     if module in ("folder", "synthetic"):
         return module

@@ -1,4 +1,4 @@
-"""Sections of a recipe, with the help text, default and bounds of every key; and the parser of `--cluster`."""
+"""Sections of a recipe, with the help text, default and bounds of every key, and the parser of `--cluster`."""
 
 from __future__ import annotations
 

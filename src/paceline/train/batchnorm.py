@@ -1,7 +1,8 @@
 """BatchNorm statistics of several workers: local, from rank 0, averaged, synchronised or off.
 
-Only evaluation reads running statistics, so `rank0` and `average` synchronise them just before it, at no cost during
-training. `sync` computes the statistics of each step over the global batch, on CPUs too.
+Only evaluation reads running statistics. The modes `rank0` and `average` therefore make them equal just before an
+evaluation, at no cost during training. The mode `sync` computes the statistics of each step over the global batch, on
+CPUs too.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def batchnorm_layers(model: nn.Module) -> list[_BatchNorm]:
 
 
 def _synchronised_class(base: type[_BatchNorm]) -> type[_BatchNorm]:
-    """Return a subclass of a layer that normalises over the batches of all workers while training."""
+    """Return a subclass of a BatchNorm class that normalises over the batches of all workers in training."""
 
     class Synchronised(base):  # type: ignore[misc, valid-type]
         global_batch: GlobalBatch

@@ -89,7 +89,7 @@ class TargetAccuracy:
 
     @property
     def is_reached(self) -> bool:
-        """Whether this worker stops after its latest step."""
+        """Whether the target is reached, so that this worker stops after the current step."""
         if self._is_reached or self.accuracy is None or self._asynchronous is None:
             return self._is_reached
         return self._asynchronous.is_asked_to_stop

@@ -95,7 +95,7 @@ def _tensors(tree: Any) -> Iterable[Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """Memory of one model on one data set, as measured by `footprint_job`."""
+    """Memory that one model on one data set needs, as measured by `footprint_job`."""
 
     process_bytes: int
     data_bytes: int

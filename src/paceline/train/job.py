@@ -1,4 +1,4 @@
-"""Tasks of worker and server processes: warm up, train and report, serve."""
+"""Tasks of worker and server processes: warm up, train and return measurements, serve."""
 
 from __future__ import annotations
 
@@ -156,7 +156,10 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> WorkerReport:
 
 
 def _own_links(worker: Worker, predicted_operations: Counter) -> list[Link]:
-    """Return the counted and predicted bytes of each link of this worker, including those that servers sent to it."""
+    """Return the counted and the predicted bytes of each link of this worker.
+
+    They include the bytes that servers sent to it.
+    """
     comm = worker.comm
     counted = bytes_by_link(comm, comm.counter)
     predicted = bytes_by_link(comm, predicted_operations)

@@ -15,7 +15,10 @@ from paceline.recipe import OptimizerConfig, Recipe, ScheduleConfig
 
 
 def build_optimizer(config: OptimizerConfig, parameters: Iterable[nn.Parameter]) -> Optimizer:
-    """Return the optimiser of a recipe. Momentum applies to sgd and lars; the others use their usual constants."""
+    """Return the optimiser of a recipe.
+
+    The recipe's momentum applies to sgd and lars; the other optimisers use their usual constants.
+    """
     parameters = list(parameters)
     if not parameters:
         raise UsageError("the optimizer got no parameters; pass those of a model")
@@ -48,7 +51,7 @@ class _LayerwiseOptimizer(Optimizer):
     only_reads_gradients = True
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update all parameters that have a gradient."""
+        """Call `update` for all parameters that have a gradient."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -1,4 +1,4 @@
-"""Recording of a worker's run: the observers of its recipe, synchronised clocks, and all files collected on rank 0.
+"""Record a worker's run: with the observers of its recipe, synchronised clocks, and all files sent to rank 0.
 
 A new observer is added in `make_observers`.
 """

@@ -64,7 +64,7 @@ def own_state(model: nn.Module) -> dict[str, Tensor]:
 
 
 def mean_state(model: nn.Module, comm: Comm) -> dict[str, Tensor]:
-    """Return the state_dict with floating-point tensors averaged over workers, on the CPU."""
+    """Return the state_dict on the CPU, with its floating-point tensors averaged over all workers."""
     state = own_state(model)
     if all_equal(model, comm):
         return state

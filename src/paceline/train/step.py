@@ -1,4 +1,4 @@
-"""Loss, forward and backward of one worker's batch, the same for all strategies and the oracle."""
+"""Loss, forward and backward pass on one worker's batch, the same for all strategies and the oracle."""
 
 from __future__ import annotations
 

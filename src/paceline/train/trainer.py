@@ -37,7 +37,7 @@ from paceline.train.step import Arithmetic, Outcome, build_objective, forward_ba
 
 @dataclass
 class History:
-    """Measurements of a worker's steps (56 bytes each) and evaluations, for its `WorkerReport`."""
+    """Measurements of a worker's steps (56 bytes per step) and its evaluations, for its `WorkerReport`."""
 
     iteration_s: array[float] = field(default_factory=lambda: array("d"))  # including data
     data_s: array[float] = field(default_factory=lambda: array("d"))

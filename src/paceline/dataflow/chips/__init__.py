@@ -135,7 +135,7 @@ class Chip:
 
 
 def load_chip(name: str) -> Chip:
-    """Load a built-in chip, or a TOML file with the same keys."""
+    """Load a built-in chip by name, or a user's chip from a TOML file with the same keys."""
     if name.endswith(".toml"):
         path = Path(name)
         if not path.is_file():
