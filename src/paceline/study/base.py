@@ -199,8 +199,8 @@ def make_result(result_type: type[S], header: StudyResult, **fields: Any) -> S:
 def rows_of_common_repeats(measured: Iterable[Sequence[RunResult]]) -> list[Row]:
     """Combine the repeats of each strategy or point to one row.
 
-    Rows are compared repeat by repeat. If some have fewer repeats than others, each row therefore uses only the first
-    repeats, as many as every row has. Without any result there is no row.
+    Rows are compared repeat by repeat. If some rows have fewer repeats than others, each row therefore uses only the
+    first repeats, as many as every row has. Strategies and points without a result get no row.
     """
     measured = [results for results in measured if results]
     common = min((len(results) for results in measured), default=0)
