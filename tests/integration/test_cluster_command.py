@@ -104,7 +104,7 @@ def test_ctrl_c_during_a_check_takes_the_cluster_down() -> None:
         popen.send_signal(signal.SIGINT)
         _, error = popen.communicate(timeout=150)
         assert popen.returncode == 1, error
-        assert "interrupted: the cluster is down" in error
+        assert "interrupted: the cluster was removed" in error
         assert is_gone(keeper.layout.name)
 
 

@@ -87,7 +87,7 @@ def execute(
 
     words = command[1:] if command[0] == "--" else command
     if not words:
-        raise UsageError("no command was given; add one after --")
+        raise UsageError("no command was given; add one after the node, such as `-- ip addr`")
     line = find_cluster(name).command(node, words)
     sys.stdout.flush()
     try:
@@ -190,8 +190,8 @@ def overcommit_warning(layout: ClusterLayout, num_cores: int | None = None) -> s
     if shares <= cores:
         return ""
     return (
-        f"CPU shares add up to {shares:g} cores, this machine has {cores}: nodes get less than their share while all "
-        "of them are busy."
+        f"CPU shares add up to {shares:g} cores, but this machine has {cores}: nodes get less than their share while "
+        "all of them are busy."
     )
 
 

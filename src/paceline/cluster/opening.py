@@ -117,7 +117,7 @@ def find_or_build(which: str, *, without_cpu_shares: bool) -> Iterator[Cluster]:
         with open_cluster(cluster_of(which), without_cpu_shares=without_cpu_shares) as cluster:
             yield cluster
     except KeyboardInterrupt:
-        raise RunError("interrupted: the cluster is down") from None
+        raise RunError("interrupted: the cluster was removed") from None
 
 
 def make_layout(
@@ -134,7 +134,9 @@ def make_layout(
     check_host(host, config)
     others = [keeper.layout for keeper in living_keepers()]
     if name in {other.name for other in others}:
-        raise UsageError(f"there is a cluster {name!r} already; `paceline cluster down {name}` takes it down")
+        raise UsageError(
+            f"cluster {name!r} exists already; remove it with `paceline cluster down {name}`, or choose another name"
+        )
     needed = requested_controllers(config)
     return ClusterLayout(
         name=name or secrets.token_hex(3),
@@ -188,7 +190,7 @@ def _await_ready(layout: ClusterLayout, starter: subprocess.Popen[bytes]) -> int
     If the cluster cannot be built, raise an error with the reason that the keeper printed.
     """
     assert starter.stdout is not None
-    last = "its keeper ended without a message"
+    last = "its keeper process ended without a message"
     for line in starter.stdout:
         try:
             answer = json.loads(line)

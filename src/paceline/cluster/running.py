@@ -52,7 +52,9 @@ def find_keeper(name: str, keepers: Iterable[Keeper]) -> Keeper:
     """Return the keeper of the cluster with a name."""
     by_name = {keeper.layout.name: keeper for keeper in keepers}
     if not by_name:
-        raise UsageError(f"there is no cluster {name!r}, nor any other; `paceline cluster up` builds one")
+        raise UsageError(
+            f"there is no cluster {name!r}, because no cluster is up; build one with `paceline cluster up`"
+        )
     if name not in by_name:
         raise unknown("cluster", name, by_name)
     return by_name[name]
@@ -154,7 +156,7 @@ def end_processes(name: str, *, excluding: int = 0) -> int:
         started = min(started, time.monotonic())
         is_grace = time.monotonic() < started + GRACE_S
         if time.monotonic() > started + END_S:
-            raise OSError(f"processes {', '.join(map(str, sorted(inside)))} of cluster {name} do not end")
+            raise OSError(f"processes {', '.join(map(str, sorted(inside)))} of cluster {name} did not end when killed")
         for pid in inside - (ended if is_grace else set()):
             _signal(pid, name, signal.SIGTERM if is_grace else signal.SIGKILL)
         ended |= inside
@@ -189,11 +191,14 @@ def take_down(name: str) -> None:
     """End a kept cluster and wait until its keeper has ended."""
     keeper = find_keeper(name, living_keepers())
     if keeper.layout.parent:
-        raise UsageError(f"cluster {name} belongs to process {keeper.layout.parent} and ends with it")
+        raise UsageError(
+            f"cluster {name} belongs to process {keeper.layout.parent}, which removes it at its end; stop that "
+            "process instead"
+        )
     try:
         os.kill(keeper.pid, signal.SIGTERM)
     except PermissionError:
-        raise UsageError(f"cluster {name} belongs to another user") from None
+        raise UsageError(f"cluster {name} belongs to another user, who has to remove it") from None
     if not wait_for_end(keeper.pid, DOWN_S):
         raise RunError(f"cluster {name} did not end within {DOWN_S:g} s; its keeper is process {keeper.pid}")
 

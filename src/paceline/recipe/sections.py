@@ -58,7 +58,9 @@ class TrainConfig(RecipeSection):
     timed_iterations: int | None = option(
         None, "measure only the first N steps; training continues", flag="--timed-iterations", least=1
     )
-    warmup_iterations: int = option(1, "first steps, left out of the times", flag="--warmup-iterations", least=0)
+    warmup_iterations: int = option(
+        1, "number of first steps to leave out of the times", flag="--warmup-iterations", least=0
+    )
     loss: str = option("cross-entropy", "loss function: cross-entropy or file.py:function", flag="--loss")
     precision: str = option(
         "fp32", "number format of forward and backward", flag="--precision", choices=("fp32", "bf16", "fp64")
@@ -187,10 +189,14 @@ class ClusterConfig(RecipeSection):
             pair, _, rate = word.partition(":")
             ends = pair.split("-")
             if len(ends) != 2 or not rate or any(whole_number(end) is None for end in ends):
-                raise UsageError(f"cluster.links {word!r} is not two nodes and a rate such as 0-2:100mbit")
+                raise UsageError(f"cluster.links {word!r} is not NODE-NODE:RATE, such as 0-2:100mbit")
             first, second = sorted(self._node("links", word, end) for end in ends)
             if first == second or (first, second) in rates:
-                reason = "joins a node with itself" if first == second else "is the second for the same two nodes"
+                reason = (
+                    "joins a node with itself"
+                    if first == second
+                    else "sets the rate of the same two nodes again; remove one"
+                )
                 raise UsageError(f"cluster.links {word!r} {reason}")
             rates[first, second] = bits_per_s("cluster.links", rate)
         return rates
@@ -206,10 +212,10 @@ class ClusterConfig(RecipeSection):
             except ValueError:
                 part = 0.0
             if whole_number(node) is None or not 0 < part <= 1:
-                raise UsageError(f"cluster.slow {word!r} is not a node and a part from 0 to 1 such as 3:0.5")
+                raise UsageError(f"cluster.slow {word!r} is not NODE:FRACTION, such as 3:0.5 (a fraction of at most 1)")
             number = self._node("slow", word, node)
             if number in fractions:
-                raise UsageError(f"cluster.slow {word!r} is the second for node {number}")
+                raise UsageError(f"cluster.slow {word!r} sets the fraction of node {number} again; remove one")
             fractions[number] = part
         return fractions
 
