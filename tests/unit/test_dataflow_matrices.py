@@ -77,9 +77,9 @@ def test_random_ones_are_the_same_for_a_seed() -> None:
         ("99999999999999999999 1", "a whole number beyond 64 bits"),
         ("[[9223372036854775808, -1]]", "a whole number beyond 64 bits"),
         ("1_0 2", "'1_0' is not a number"),
-        ("random:axb", "is not sizes (two to four) such as random:3x8x8"),
-        ("random:1x2x3x4x5", "is not sizes (two to four)"),
-        ("mine.npz", "files are read that end in .npy, .csv, .json"),
+        ("random:axb", "is not random:SIZES with 2 to 4 sizes, such as 3x8x8"),
+        ("random:1x2x3x4x5", "is not random:SIZES with 2 to 4 sizes"),
+        ("mine.npz", "cannot be read; use a file that ends in .npy, .csv, .json"),
         ("none.npy", "there is no file 'none.npy'"),
     ],
 )

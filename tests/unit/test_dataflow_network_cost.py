@@ -169,7 +169,7 @@ def test_chips(tmp_path: Path) -> None:
         text.replace("480e6", "nan"): "not nan",
         text.replace(
             "word_bits = 16", "word_bits = 32"
-        ): "3 pairs of 5 + 32 bits, 111 in all, in compressed words of 64",
+        ): "needs 111 bits per compressed word (3 pairs of 5 + 32 bits), but a word has 64",
         text.replace("run_bits = 5", "run_bits = 4000"): "counts zeros in 4000 bits",
         text.replace("rows = 12", "rowz = 12"): "unknown key of chip",
         text.replace("input = 12", ""): "lacks input",

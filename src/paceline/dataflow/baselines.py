@@ -255,7 +255,8 @@ def _loads_without_sums(shape: Shape, chip: Chip) -> dict[str, Amount]:
         options.append((weights, shape.num_read_pixels * ceiling(shape.num_filters, held)))
     if not options:
         raise UsageError(
-            f"neither the inputs of one row nor the weights of one filter fit into the buffer of chip {chip.name}"
+            f"neither the inputs of one row nor the weights of one filter fit into the buffer of chip "
+            f"{chip.name}; use a larger buffer"
         )
     filters, inputs = min(options, key=sum)
     return {"filter": filters, "input": inputs, "partial_sum": shape.num_outputs}

@@ -42,13 +42,15 @@ def read_matrix(text: str, what: str) -> Matrix:
     if match := _RANDOM.fullmatch(stripped):
         return _random([int(side) for side in match[1].split("x")], int(match[2] or 0), what)
     if stripped.startswith("random:"):
-        raise UsageError(f"{what} {stripped!r} is not sizes (two to four) such as random:3x8x8, or with a seed 3x8x8:7")
+        raise UsageError(
+            f"{what} {stripped!r} is not random:SIZES with 2 to 4 sizes, such as 3x8x8, or 3x8x8:7 with seed 7"
+        )
     if is_file_name(stripped):
         return _read_file(Path(stripped), what)
     if stripped.startswith("["):
         return _from_nested(read_json(stripped, what), what)
     if re.fullmatch(r"\S+\.[A-Za-z]\w*", stripped):
-        raise UsageError(f"{what} {stripped!r}: files are read that end in {', '.join(SUFFIXES)}")
+        raise UsageError(f"{what} {stripped!r} cannot be read; use a file that ends in {', '.join(SUFFIXES)}")
     lines = [line for line in re.split(r"[;\n]", stripped) if line.strip()]
     return _from_rows([re.split(r"\s*,\s*|\s+", line.strip()) for line in lines], what)
 
@@ -91,7 +93,7 @@ def _read_npy(path: Path, what: str) -> Matrix:
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(f"{what}: {str(path)!r} is not an array that can be read: {reason}") from None
-    raise UsageError(f"{what}: {str(path)!r} holds {math.prod(shape):,} values, and {MAX_VALUES:,} are the most")
+    raise UsageError(f"{what}: {str(path)!r} holds {math.prod(shape):,} values, but the limit is {MAX_VALUES:,}")
 
 
 def _random(sides: list[int], seed: int, what: str) -> Matrix:
@@ -102,7 +104,7 @@ def _random(sides: list[int], seed: int, what: str) -> Matrix:
     if 0 in sides:
         raise UsageError(f"{what} has a side of length 0 in {'x'.join(map(str, sides))}")
     if math.prod(sides) > MAX_VALUES:
-        raise UsageError(f"{what} asks for {math.prod(sides):,} values, and {MAX_VALUES:,} are the most")
+        raise UsageError(f"{what} asks for {math.prod(sides):,} values, but the limit is {MAX_VALUES:,}")
     return np.random.default_rng([seed, *what.encode()]).integers(-9, 10, size=sides, dtype=np.int64)
 
 
@@ -244,7 +246,7 @@ def make_operands(
     )
     padded = images.shape[0] * images.shape[1] * shape.padded_height * shape.padded_width
     if padded > MAX_VALUES:
-        raise UsageError(f"with its padding the input has {padded:,} values, and {MAX_VALUES:,} are the most")
+        raise UsageError(f"the padded input has {padded:,} values, but the limit is {MAX_VALUES:,}")
     if images.dtype != filters.dtype:
         images, filters = images.astype(np.float64), filters.astype(np.float64)
     _check_range(images, filters, shape)

@@ -117,7 +117,9 @@ def read_layers(
         model = build_model(name, data_without_samples(input_shape, NUM_CLASSES))
         return name, layers_of(model, torch.zeros(1, *input_shape), num_images=num_images, with_linear=with_linear)
     if input_shape is not None:
-        raise UsageError(f"{name!r} is stored with its data; --input-shape applies only to models")
+        raise UsageError(
+            f"{name!r} is a stored run or study, which has an input shape already; leave out --input-shape"
+        )
     found = _find_stored(name, runs)
     kind, read_stored = ("quantization", layers_of_integers) if found.kind == "study" else ("run", _layers_of_run)
     layers = read_stored(found, chip, num_images=num_images, with_linear=with_linear)
@@ -152,7 +154,7 @@ def _layers_of_run(run: Stored, chip: Chip, *, num_images: int, with_linear: boo
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         raise UsageError(
-            f"the weights of run {folder.name!r} are not those of {recipe.model.name} as its code is now: {reason}"
+            f"the weights of run {folder.name!r} do not fit model {recipe.model.name}, whose code has changed: {reason}"
         ) from None
     inputs, _ = data.test.batch(torch.arange(min(num_images, len(data.test))), 0)
     if not isinstance(inputs, Tensor):

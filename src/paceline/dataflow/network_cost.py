@@ -101,7 +101,7 @@ def read_network(
     """Return the title and the layers of a network; import torch only if it is not a published network."""
     if name in PUBLISHED:
         if input_shape is not None or with_linear:
-            raise UsageError(f"{name} is its published convolutions: --input-shape and --linear are for models")
+            raise UsageError(f"{name} is a fixed list of published convolutions; leave out --input-shape and --linear")
         return name, PUBLISHED[name](num_images)
     from paceline.dataflow.model_layers import read_layers
 

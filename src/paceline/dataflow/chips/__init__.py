@@ -106,13 +106,13 @@ class Chip:
         if coding.run_bits > MAX_RUN_BITS:
             raise UsageError(
                 f"chip {self.name!r} counts zeros in {coding.run_bits} bits (compression.run_bits); "
-                f"{MAX_RUN_BITS} are the most"
+                f"use at most {MAX_RUN_BITS}"
             )
         needed = coding.pairs_per_word * (coding.run_bits + self.word_bits)
         if needed > coding.compressed_word_bits:
             raise UsageError(
-                f"chip {self.name!r} has {coding.pairs_per_word} pairs of {coding.run_bits} + {self.word_bits} bits, "
-                f"{needed} in all, in compressed words of {coding.compressed_word_bits}; give fewer "
+                f"chip {self.name!r} needs {needed} bits per compressed word ({coding.pairs_per_word} pairs of "
+                f"{coding.run_bits} + {self.word_bits} bits), but a word has {coding.compressed_word_bits}; give fewer "
                 "compression.pairs_per_word or a larger compression.compressed_word_bits"
             )
 
