@@ -51,7 +51,7 @@ def call_factory(text: str, kind: str, *args: Any, **kwargs: Any) -> Any:
     """Call the user's factory. An exception in it is raised as a UsageError that names the factory."""
     factory = load_reference(text, kind)
     if not callable(factory):
-        raise UsageError(f"{kind} {text!r} is a {type(factory).__name__}, not callable")
+        raise UsageError(f"{kind} {text!r} is a {type(factory).__name__}; name a function or a class")
     try:
         return factory(*args, **kwargs)
     except Exception as error:

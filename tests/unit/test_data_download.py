@@ -210,9 +210,9 @@ def test_a_download_that_always_breaks_leaves_nothing(server: Server, files: Pub
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (lambda content: content[:-1] + b"?", "what it sent is corrupt: its md5 is"),
-        (lambda content: content + b"more", "what it sent has more than the expected"),
-        (lambda content: content[:-9], "what it sent has"),
+        (lambda content: content[:-1] + b"?", "the received file is corrupt: its md5 is"),
+        (lambda content: content + b"more", "the received file has more than the expected"),
+        (lambda content: content[:-9], "the received file has"),
     ],
 )
 def test_another_file_than_expected_leaves_nothing(  # type: ignore[no-untyped-def]

@@ -153,5 +153,5 @@ def test_wrong_layouts_are_explained(root: Path) -> None:
         load(root)
     (root / "val" / "ant").rename(root / "val" / "bee")
     save(root / "val" / "bee" / "0.png")
-    with pytest.raises(UsageError, match=r"val has class 'bee', which .*train does not; the classes must be the same"):
+    with pytest.raises(UsageError, match=r"val has class 'bee', which .*train does not have; use the same classes"):
         load(root)

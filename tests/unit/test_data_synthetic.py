@@ -58,7 +58,7 @@ def test_malformed_text_is_explained(text: str) -> None:
 
 
 def test_limits_are_explained() -> None:
-    with pytest.raises(UsageError, match="has 1 class; the last number is the classes and must be 2 or more"):
+    with pytest.raises(UsageError, match=r"must have 2 or more classes \(its last number\), not 1"):
         parse("synthetic:8x1")
     with pytest.raises(UsageError, match=r"2000 training and 500 test samples takes \d+ bytes .* use fewer"):
         load_data(DataConfig(name="synthetic:3x9999x9999x10"), seed=0)

@@ -152,7 +152,7 @@ def test_number_of_samples() -> None:
 def test_number_of_samples_of_nothing() -> None:
     with pytest.raises(UsageError, match="a batch of type dict has no tensor; use tensors"):
         num_samples({"a": 1})
-    with pytest.raises(UsageError, match="the first tensor of a batch has no dimensions"):
+    with pytest.raises(UsageError, match="the first tensor of a batch is a scalar"):
         num_samples([torch.tensor(1.0)])
 
 

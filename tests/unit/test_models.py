@@ -230,7 +230,7 @@ def test_a_factory_of_an_importable_module() -> None:
         ("lazy", "has lazy parameters without a shape; call it once on an input before returning it"),
         ("raises", "raised RuntimeError: no luck"),
         ("built", "is a Linear object; name a function that builds it"),
-        ("number", "is a int, not callable"),
+        ("number", "is a int; name a function or a class"),
         ("fronzen", "unknown model in .*factories.py 'fronzen'; did you mean 'frozen'"),
     ],
 )

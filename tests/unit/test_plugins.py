@@ -89,7 +89,7 @@ def test_factories(tmp_path: Path) -> None:
     assert call_factory(f"{file}:good", "model", 1, b=5) == 6
     with pytest.raises(UsageError, match=r"model '.*:bad' raised OSError: no disk"):
         call_factory(f"{file}:bad", "model")
-    with pytest.raises(UsageError, match=r"model '.*:NUMBER' is a int, not callable"):
+    with pytest.raises(UsageError, match=r"model '.*:NUMBER' is a int; name a function or a class"):
         call_factory(f"{file}:NUMBER", "model")
 
 

@@ -183,7 +183,7 @@ class Two(nn.Module):
     [
         (Chooses(), "cannot be traced"),
         (Two(), "several inputs"),
-        (InPlace(), "other scores than the model"),
+        (InPlace(), "outputs of the traced model differ"),
         (nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2, track_running_stats=False)), "no running statistics"),
     ],
     ids=["control flow", "two inputs", "in place", "no statistics"],

@@ -109,7 +109,9 @@ def first_tensor(tree: Tree) -> Tensor:
     for leaf in tree_leaves(tree):
         if isinstance(leaf, Tensor):
             if leaf.ndim == 0:
-                raise UsageError("the first tensor of a batch has no dimensions; the first must count samples")
+                raise UsageError(
+                    "the first tensor of a batch is a scalar; its first dimension must be the samples of the batch"
+                )
             return leaf
     raise UsageError(
         f"a batch of type {type(tree).__name__} has no tensor; use tensors, or nested dicts, lists and tuples of them"

@@ -137,7 +137,7 @@ def _download_from(url: str, target: Path, pin: Pin, progress: Callable[[int], N
             get(url, _ProgressFile(file, pin.size_bytes, progress), None)
         problem = pin.mismatch(Path(temporary))
         if problem:
-            raise _UnexpectedContent(f"what it sent {problem}")
+            raise _UnexpectedContent(f"the received file {problem}")
         os.chmod(temporary, target.parent.stat().st_mode & 0o666)  # only the owner may read pooch's temporary file
 
     reason = ""
@@ -173,7 +173,7 @@ class _ProgressFile:
     def write(self, chunk: bytes) -> None:
         self._done_bytes += len(chunk)
         if self._done_bytes > self._size_bytes:
-            raise _UnexpectedContent(f"what it sent has more than the expected {self._size_bytes} bytes")
+            raise _UnexpectedContent(f"the received file has more than the expected {self._size_bytes} bytes")
         self._file.write(chunk)
         self._progress(self._done_bytes)
 

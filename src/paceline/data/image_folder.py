@@ -49,7 +49,7 @@ def load_folder(config: DataConfig, seed: int) -> Data:
     unknown_classes = sorted(set(test_classes) - set(classes))
     if unknown_classes:
         raise UsageError(
-            f"{test} has class {unknown_classes[0]!r}, which {train} does not; the classes must be the same"
+            f"{test} has class {unknown_classes[0]!r}, which {train} does not have; use the same classes in both"
         )
     numbers = {name: number for number, name in enumerate(classes)}
     size, normalization = config.image_size, NORMALIZATION if config.normalize else None

@@ -57,5 +57,5 @@ def parse(name: str) -> tuple[tuple[int, ...], int]:
         )
     *shape, num_classes = (int(word) for word in text.split("x"))
     if num_classes < 2:
-        raise UsageError(f"data {name!r} has {num_classes} class; the last number is the classes and must be 2 or more")
+        raise UsageError(f"data {name!r} must have 2 or more classes (its last number), not {num_classes}")
     return tuple(shape), num_classes

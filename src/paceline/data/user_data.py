@@ -133,7 +133,8 @@ def _all_tensors(tree: Any) -> bool:
 def _check_lengths(pair: tuple[Any, Any], name: str, split: str) -> None:
     if any(leaf.dim() == 0 for leaf in tree_leaves(pair)):
         raise UsageError(
-            f"data {name!r} returned a {split} set with a tensor without dimensions; the first must count samples"
+            f"data {name!r} returned a {split} set with a scalar tensor; the first dimension of every tensor must be "
+            "the samples"
         )
     lengths = sorted({len(leaf) for leaf in tree_leaves(pair)})
     if len(lengths) > 1:

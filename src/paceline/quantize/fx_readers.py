@@ -116,8 +116,8 @@ def _batchnorm(reading: Reading) -> Converted:
     module, shape = reading.module, reading.shape()
     if module.running_mean is None or module.running_var is None:
         raise UsageError(
-            f"BatchNorm {reading.node.target} has no running statistics and cannot be folded; train with another "
-            "--batchnorm than off"
+            f"BatchNorm {reading.node.target} has no running statistics and cannot be folded; train with a "
+            "--batchnorm other than off"
         )
     if shape is None or len(shape) not in (2, 4) or (len(shape) == 2 and not _follows_linear(reading)):
         return None

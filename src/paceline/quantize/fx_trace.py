@@ -54,7 +54,7 @@ def _check(graph: Graph, model: nn.Module, example: Tensor) -> None:
     # Folding only changes the order of multiplications: the difference is far below a thousandth.
     if scores.shape != expected.shape or not torch.allclose(scores, expected, 1e-3, 1e-3 * float(expected.abs().max())):
         raise UsageError(
-            "the traced model computes other scores than the model; avoid changing tensors in place in its forward"
+            "the outputs of the traced model differ from the model's; do not change tensors in place in forward"
         )
 
 
