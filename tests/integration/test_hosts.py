@@ -299,7 +299,7 @@ def test_a_client_that_is_not_there_is_said(open_hosts: OpenHosts) -> None:
 def test_an_address_that_others_cannot_reach_is_said(open_hosts: OpenHosts) -> None:
     with (
         open_hosts(2, "localhost", "beta", master_addr="") as launcher,
-        pytest.raises(UsageError, match="host localhost has the address localhost here, which other hosts cannot"),
+        pytest.raises(UsageError, match="host localhost reports the address localhost, which other hosts cannot"),
     ):
         launcher.run(Task(jobs.rank_of, num_workers=2), ignore_event)
 
@@ -325,7 +325,7 @@ def test_started_by_hand_it_says_what_it_is_for() -> None:
         (["--remote-python", "x"], "--remote-python needs --hosts, which is not given"),
         (["--hosts", "a,b", "--nnodes", "2"], "--nnodes is for hosts started by hand; use one of the two"),
         (["--hosts", "a,,b"], "--hosts: '' is not the name of a host"),
-        (["--hosts", "a,b", "--comm", "shm"], "it does not connect hosts, and there are 2"),
+        (["--hosts", "a,b", "--comm", "shm"], "it does not connect hosts, but there are 2"),
         (["--nnodes", "3"], "cannot be split evenly over 3 nodes"),
         (["--nnodes", "2", "--master-port", "99999"], "from 1 to 65535"),
     ],

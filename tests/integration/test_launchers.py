@@ -131,9 +131,9 @@ def test_a_launcher_of_the_users_own_is_chosen_with_an_option(tmp_path: Path) ->
         (["sweep", "--vary", "lr=0.1", "--launcher", "emulated"], "needs nodes to emulate"),
         (
             ["tune", "--launcher", "by-hand", "--nnodes", "2"],
-            "tune starts all workers itself; run it once, without --nn",
+            "tune starts all workers itself: run it in one process without --nn",
         ),
-        (["verify", "--nnodes", "2"], "verify starts all workers itself; run it once, without --nnodes, or with"),
+        (["verify", "--nnodes", "2"], "verify starts all workers itself: run it in one process without --nnodes;"),
         (["bench", "--launcher", "torchrun"], "needs RANK and WORLD_SIZE"),
     ],
 )
@@ -174,7 +174,7 @@ def test_the_api_takes_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ({"launcher": Local(ask()), "hosts": ["a"]}, "hosts= conflicts with the local launcher"),
         ({"launcher": Local(ask()), "cluster__nodes": 2}, r"the recipe emulates nodes \(nodes=2\), but the local"),
         ({"launcher": ask(num_nodes=2)}, "launcher 'by-hand' runs the same program in several processes"),
-        ({"hosts": ["a", "b"], "comm": "shm"}, "it does not connect hosts, and there are 2"),
+        ({"hosts": ["a", "b"], "comm": "shm"}, "it does not connect hosts, but there are 2"),
     ],
 )
 @pytest.mark.parametrize("study", [paceline.run, paceline.compare, paceline.scale, paceline.tune])

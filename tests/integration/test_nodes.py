@@ -82,7 +82,7 @@ def test_memory_is_shared_within_a_node_alone(comm: str) -> None:
 @pytest.mark.slow
 def test_shared_memory_between_nodes_is_refused_and_never_chosen() -> None:
     recipe = Recipe(workers=4, cluster=TWO)
-    with pytest.raises(UsageError, match="it does not connect hosts, and there are 2"):
+    with pytest.raises(UsageError, match="it does not connect hosts, but there are 2"):
         settle_comm(recipe.replace({"comm": "shm"}))
     assert settle_comm(recipe.replace({"comm": "auto", "workers": 2})).comm == "torch"
     assert settle_comm(recipe.replace({"comm": "auto"})).comm in ("hierarchical", "torch")
@@ -196,7 +196,7 @@ def test_workers_run_in_a_user_namespace_too(monkeypatch: pytest.MonkeyPatch, tm
     [
         (["--cluster", "nodes=2", "--nnodes", "2", "--workers", "2"], "--nnodes uses several hosts"),
         (["--cluster", "nodes=2", "--hosts", "a,b", "--workers", "2"], "use one of the two"),
-        (["--cluster", "nodes=2", "--comm", "shm", "--workers", "2"], "it does not connect hosts, and there are 2"),
+        (["--cluster", "nodes=2", "--comm", "shm", "--workers", "2"], "it does not connect hosts, but there are 2"),
     ],
 )
 def test_what_does_not_go_together(words: list[str], sentence: str) -> None:

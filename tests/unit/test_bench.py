@@ -180,7 +180,7 @@ def test_a_comm_of_one_host_is_left_out_on_several(monkeypatch: pytest.MonkeyPat
     assert "lending" in find_comms(None, num_nodes=2)[0]
     monkeypatch.setattr(Lending, "between_nodes", False)
     assert "lending" in find_comms(None, num_nodes=1)[0]
-    assert find_comms(None, num_nodes=2)[1]["lending"] == "it does not connect hosts, and there are 2"
+    assert find_comms(None, num_nodes=2)[1]["lending"] == "it does not connect hosts, but there are 2"
 
 
 def right_and_untouched(context: Context, op: str, numel: int) -> tuple[bool, bool]:

@@ -29,7 +29,7 @@ def test_an_unavailable_strategy_says_why() -> None:
     reason = strategies.classes["horovod"].unavailable()
     assert "horovod cannot be imported" in reason
     assert "horovod" not in available_strategies()
-    with pytest.raises(UsageError, match="strategy 'horovod' cannot run: the package horovod cannot be imported"):
+    with pytest.raises(UsageError, match="strategy 'horovod' cannot run here: the package horovod cannot be imported"):
         make_entry("horovod", Recipe())
     [row] = [r for r in catalogue(num_workers=2, model="lenet5", data="mnist-mini") if r["strategy"] == "horovod"]
     assert row["unavailable"] == reason

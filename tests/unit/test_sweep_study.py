@@ -198,4 +198,4 @@ def test_the_same_command_again_offers_to_go_on(
     session.__dict__["console"] = Console(file=said)
     _, folder = session.choose(Sweep, lambda: study)
     assert (folder is not None) == goes_on
-    assert ("The same study is unfinished" in " ".join(said.getvalue().split())) == (not is_fresh)
+    assert ("This study was started before" in " ".join(said.getvalue().split())) == (not is_fresh)

@@ -266,8 +266,8 @@ def launcher_for(choice: LauncherChoice, hosts: str | Sequence[str] | None, clus
         launcher = choose_launcher(replace(_request(choice, hosts), cluster=cluster))
     if not launcher.starts_all:
         raise UsageError(
-            f"launcher {launcher.name!r} runs the same program in several processes, but a function returns its "
-            "result in one; use the command of the same name"
+            f"launcher {launcher.name!r} runs this program in several processes, but functions such as "
+            "paceline.compare() must start all workers from one; use the command, such as `paceline compare`"
         )
     return launcher
 

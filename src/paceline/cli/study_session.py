@@ -231,7 +231,7 @@ class StudySession:
         """Ask the user whether to resume the study in `folder`. Without a terminal to ask in, return True."""
         from paceline.study.study_folder import read_study
 
-        words = f"The same study is unfinished ({_progress_words(read_study(folder))}): {folder}"
+        words = f"This study was started before and did not finish ({_progress_words(read_study(folder))}): {folder}"
         if sys.stdin.isatty():
             self.console.print(words, markup=False, soft_wrap=True)
             return typer.confirm("Resume it?", default=True, err=self.console.stderr)
@@ -252,7 +252,7 @@ def _refuse_other_recipe(given: Recipe, stored: Recipe, own_keys: tuple[str, ...
     ours, theirs, usual = given.to_dict(), stored.to_dict(), load_recipe(DEFAULT_RECIPE).to_dict()
     for key, _ in recipe_keys():
         if key not in own_keys and _at(ours, key) not in (_at(theirs, key), _at(usual, key)):
-            raise UsageError(f"--resume uses the stored recipe, and {key} differs from it; leave it out")
+            raise UsageError(f"--resume uses the stored recipe, and {key} differs from it; leave {key} out")
 
 
 def _at(values: Mapping[str, Any], key: str) -> Any:
@@ -271,7 +271,8 @@ def launcher_for(launch: LaunchRequest, cluster: ClusterConfig, *, single_proces
     launcher = find_launcher(replace(launch, cluster=cluster))
     if single_process and not launcher.starts_all:
         raise UsageError(
-            f"{single_process} starts all workers itself; run it once, without {launcher.because}, or with --hosts"
+            f"{single_process} starts all workers itself: run it in one process without {launcher.because}; for "
+            "several hosts, add --hosts"
         )
     launcher.check()
     return launcher

@@ -224,7 +224,7 @@ class Comm(MessageCollectives):
 
         Raises NotImplementedError if the comm has none.
         """
-        raise NotImplementedError(f"comm {self.name} has no torch process group")
+        raise NotImplementedError(f"comm {self.name} has no torch process group; use comm torch")
 
     def close(self) -> None:
         """Close connections; the comm cannot be used afterwards."""

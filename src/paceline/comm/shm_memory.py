@@ -65,7 +65,7 @@ class Segment:
             os.close(fd)
         raise RunError(
             f"shared memory of process {pid} does not belong to this run: the worker has ended and another process has "
-            "its number; start the run again"
+            "its process id; start the run again"
         )
 
     @property

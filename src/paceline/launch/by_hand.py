@@ -121,7 +121,7 @@ class ByHandPool(ProcessPool):
             first = other * self._num_processes
             ranks = range(first, min(first + self._num_processes, task.num_workers))
             if not isinstance(other_results, dict) or not set(ranks) <= set(other_results):
-                raise RunError(f"node {other} sent results of the wrong workers")
+                raise RunError(f"node {other} sent no result for some of its workers; start all nodes again")
             results.update({rank: other_results[rank] for rank in ranks})
         self._store.set(f"{key}/read", "1")
         leave(self._store, key, is_host=True, num_others=self._num_nodes - 1)

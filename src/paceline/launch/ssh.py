@@ -186,8 +186,8 @@ class SshHosts(ProcessHost):
         if len(addresses) > 1 and (_is_loopback(first) or ":" in first):
             what = "which other hosts cannot reach" if _is_loopback(first) else "which is not an IPv4 address"
             raise UsageError(
-                f"host {self._names[0]} has the address {first} here, {what}; name it in --hosts by its address in "
-                "their network, or set --master-addr"
+                f"host {self._names[0]} reports the address {first}, {what}; set --master-addr to an address that all "
+                "hosts can reach, or use it in --hosts"
             )
         return first
 

@@ -211,7 +211,7 @@ class Attachment:
         elif self._is_wrapped and self._num_unsynchronised:
             raise RunError(
                 f"every backward of this step ran inside no_sync(), so strategy {self.strategy.name} has not "
-                "synchronised it; run the last one outside"
+                "synchronised it; run the last backward of each step outside no_sync()"
             )
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:

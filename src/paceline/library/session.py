@@ -228,7 +228,9 @@ def load_state_dict(state: dict[str, Tensor]) -> None:
         index, _, name = key.partition(".")
         number = whole_number(index)
         if number is None or number >= len(parts):
-            raise UsageError(f"{key!r} belongs to no model of this session; make the same calls of parallel() first")
+            raise UsageError(
+                f"{key!r} belongs to no model of this session; call parallel() for each model of the checkpoint first"
+            )
         parts[number][name] = value
     for attachment, part in zip(attachments, parts, strict=True):
         attachment.strategy.load_state_dict(part)
@@ -250,8 +252,8 @@ def _warn_unfinished() -> None:
     if _current is not None and any(attachment.may_differ for attachment in _current.attachments):
         names = ", ".join(a.strategy.name for a in _current.attachments if a.may_differ)
         warnings.warn(
-            f"worker {_current.rank} exits without paceline.finish(): under strategy {names} replicas may differ, "
-            "and they were not made equal",
+            f"worker {_current.rank} exits without paceline.finish(), so its replica may differ from the others' "
+            f"(strategy {names}); call finish() after training",
             RuntimeWarning,
             stacklevel=1,
         )

@@ -102,7 +102,7 @@ def find_world(
     if comm != AUTO:
         reason = comms.get(comm).unavailable()
         if reason:
-            raise UsageError(f"comm {comm!r} cannot be used here: {reason}")
+            raise UsageError(f'comm {comm!r} cannot be used here: {reason}; use comm="auto"')
         if not comms.get(comm).between_processes:
             raise UsageError(
                 f'comm {comm!r} connects threads of one process, but workers here are processes; use comm="auto"'

@@ -32,13 +32,13 @@ class Horovod(Accumulating, BufferEstimate, Strategy):
         try:
             importlib.import_module("horovod.torch")
         except Exception as error:  # a build for another torch may raise anything
-            return f"the package horovod cannot be imported ({error}); it must be built against the torch in use"
+            return f"the package horovod cannot be imported ({error}); install a build for the torch in use"
         return ""
 
     @classmethod
     def unsupported(cls, comm: type[Comm]) -> str:
         if not comm.between_processes:
-            return f"Horovod connects processes, and workers on comm {comm.name!r} are threads"
+            return f"it connects processes, but workers on comm {comm.name!r} are threads"
         return ""
 
     def check(self, num_workers: int, optimizer: type[Any]) -> None:

@@ -53,7 +53,7 @@ class Sharded(Bucketed, ShardedOptimizer):
         if num_workers > 1 and optimizer not in ELEMENTWISE_OPTIMIZERS:
             raise UsageError(
                 f"strategy sharded needs an element-wise optimizer, and {optimizer.__name__.lower()} is not known "
-                "to be one; use overlap, or sgd, adam or adamw"
+                "to be one; use strategy overlap, or optimizer sgd, adam or adamw"
             )
         if self.codec.relative_error and self.codec.cast is None:
             raise UsageError(f"strategy sharded cannot use codec {self.codec.name}; use fp32, fp16 or bf16")

@@ -49,7 +49,7 @@ def run_study(
             launcher = stack.enter_context(launch(study.num_processes, study.recipe.cluster))
         is_main = launcher is None or launcher.is_main
         if folder is not None and not is_main:
-            raise UsageError("--resume cannot be used when workers are started by another launcher; leave it out")
+            raise UsageError("--resume needs a launcher that starts all workers, such as local; leave out --resume")
         header = _Header(study, stored)
         if folder is None and is_main:
             first = header.result(Progress(), INTERRUPTED)  # this status stays if the process is killed
@@ -84,7 +84,7 @@ def _check_same_request(study: Study, stored: StudyResult, folder: Path) -> None
         if value != request[key]:
             raise UsageError(
                 f"{str(folder)!r} cannot be resumed: its {key} differs from the current request; "
-                "repeat that request, or leave out --resume"
+                "use the options that started it, or leave out --resume"
             )
 
 

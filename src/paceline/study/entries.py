@@ -70,7 +70,7 @@ def reason_against_comm(comm_name: str, num_nodes: int = 1) -> str:
     if not comm.between_processes:
         return "it does not connect processes"
     if num_nodes > 1 and not comm.between_nodes:
-        return f"it does not connect hosts, and there are {num_nodes}"
+        return f"it does not connect hosts, but there are {num_nodes}"
     return comm.unavailable()
 
 
@@ -81,9 +81,10 @@ def make_entry(text: str, recipe: Recipe) -> Entry:
         return Entry(text, "none", text, {}, recipe.codec, Guarantee.EXACT.value, 1)
     spec = StrategySpec.parse(text, recipe.codec)
     strategy = spec.build()
-    reason = strategy.unavailable() or strategy.unsupported(comms.get(recipe.comm))
-    if reason:
-        raise UsageError(f"strategy {text!r} cannot run: {reason}")
+    if reason := strategy.unavailable():
+        raise UsageError(f"strategy {text!r} cannot run here: {reason}, or use another strategy")
+    if reason := strategy.unsupported(comms.get(recipe.comm)):
+        raise UsageError(f"strategy {text!r} cannot run: {reason}; use --comm torch, or another strategy")
     strategy.check(recipe.workers, optimizer_class(recipe.optimizer.name))
     if as_asynchronous(strategy) and recipe.train.batchnorm == "sync":
         raise UsageError(
