@@ -94,7 +94,7 @@ def test_a_study_is_refused_and_its_runs_are_named(study: Path, tmp_path: Path) 
     "arguments, reason",
     [
         (["--profile", "ten"], "is not a range of steps"),
-        (["--profile", "5:5"], "holds no step"),
+        (["--profile", "5:5"], "contains no step"),
         (["--profile", "3:9"], "reaches beyond the run, which has 8 steps, 0 to 7"),
     ],
 )

@@ -27,13 +27,13 @@ from trace_lines import worker_lines, write_lines
     "text", ["10", "a:b", "10:", ":5", "-1:5", "1.5:3", "10-15", "1:2:3", "\N{ARABIC-INDIC DIGIT ONE}:3"]
 )
 def test_what_is_not_a_range_is_refused_with_how_to_write_one(text: str) -> None:
-    with pytest.raises(UsageError, match=r"--profile .* is not a range of steps; write FIRST:END, .*the end is not"):
+    with pytest.raises(UsageError, match=r"--profile .* is not a range of steps; write FIRST:END, .*END is excluded"):
         StepRange.parse(text, "--profile")
 
 
 @pytest.mark.parametrize("text", ["10:10", "15:10"])
 def test_an_empty_range_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="holds no step"):
+    with pytest.raises(UsageError, match="contains no step"):
         StepRange.parse(text, "--steps")
 
 

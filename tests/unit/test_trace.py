@@ -157,7 +157,9 @@ def test_steps_by_default_are_few_where_each_is_heavy(tmp_path: Path, monkeypatc
 def test_a_range_that_was_not_recorded_is_refused(tmp_path: Path) -> None:
     lines = [line for line in worker_lines(0, 1, 1004) if line.get("step", 0) <= 1000 or line["kind"] == "step"]
     run = write_lines(tmp_path / "run", {0: lines})
-    with pytest.raises(UsageError, match=r"nothing was recorded of steps 1001 to 1002: .* nearest is 1000"):
+    with pytest.raises(
+        UsageError, match=r"nothing was recorded in steps 1001 to 1002, .* nearest recorded step is 1000"
+    ):
         write_merged(run, steps=StepRange(1001, 1003))
     with pytest.raises(UsageError, match="reaches beyond the run, which has 1004 steps, 0 to 1003"):
         write_merged(run, steps=StepRange(1000, 1005))
@@ -173,7 +175,7 @@ def test_a_run_without_spans_says_so(tmp_path: Path) -> None:
 def test_the_merged_trace_stays_out_of_the_folder_of_the_workers_own(tmp_path: Path) -> None:
     run = made_up_run(tmp_path)
     (run / "trace").mkdir()
-    with pytest.raises(UsageError, match="among the workers' own traces"):
+    with pytest.raises(UsageError, match="in the folder of the workers' own traces"):
         write_merged(run, run / "trace" / "merged.json.gz")
 
 

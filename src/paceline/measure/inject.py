@@ -207,7 +207,7 @@ def _whole(text: str, key: str, given: dict[str, str]) -> int:
         raise UsageError(f"--inject {text!r} needs {key}=...")
     number = whole_number(value)
     if number is None:
-        raise UsageError(f"--inject {text!r}: {key} must be a whole number from 0 on, not {value!r}")
+        raise UsageError(f"--inject {text!r}: {key} must be a whole number, 0 or more, not {value!r}")
     return number
 
 
@@ -219,5 +219,7 @@ def _number(text: str, key: str, value: str, *, above: float, most: float) -> fl
     if not (number > above and math.isfinite(number)):
         raise UsageError(f"--inject {text!r}: {key} must be a number above {above:g}, not {value!r}")
     if number > most:
-        raise UsageError(f"--inject {text!r}: {key} is at most {most:g}; a worker that stands still is hang:rank=...")
+        raise UsageError(
+            f"--inject {text!r}: {key} must be at most {most:g}; use hang:rank=... for a worker that stops"
+        )
     return number

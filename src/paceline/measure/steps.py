@@ -16,7 +16,7 @@ LATE_STEPS = 2
 # Arrival times are available for this many steps: a message may be received some steps after it was sent.
 ARRIVAL_STEPS = 4
 
-RULE = "write FIRST:END, as 10:15 for steps 10 to 14: steps count from 0, and the end is not among them"
+RULE = "write FIRST:END, such as 10:15 for steps 10 to 14 (steps count from 0, END is excluded)"
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class StepRange:
             raise UsageError(f"{option} {text!r} is not a range of steps; {RULE}")
         first, end = int(match[1]), int(match[2])
         if end <= first:
-            raise UsageError(f"{option} {text!r} holds no step; {RULE}")
+            raise UsageError(f"{option} {text!r} contains no step; {RULE}")
         return StepRange(first, end)
 
 
@@ -50,8 +50,8 @@ def check_within(steps: StepRange, total_steps: int, option: str) -> None:
     if steps.end > total_steps:
         has = "1 step, number 0" if total_steps == 1 else f"{total_steps} steps, 0 to {total_steps - 1}"
         raise UsageError(
-            f"{option} {steps.first}:{steps.end} reaches beyond the run, which has {has}; the end may be "
-            f"{total_steps} at most, as it is not among the steps"
+            f"{option} {steps.first}:{steps.end} reaches beyond the run, which has {has}; END may be at "
+            f"most {total_steps} (it is excluded)"
         )
 
 

@@ -41,13 +41,16 @@ def write_merged(folder: Path, target: Path | None = None, steps: StepRange | No
     target = target or folder / NAME
     if target.resolve().parent == (folder / FOLDER).resolve():
         raise UsageError(
-            f"{str(target)!r} lies among the workers' own traces, where other programs take it for one of them; "
-            "choose another folder"
+            f"{str(target)!r} is in the folder of the workers' own traces, where other programs would read it as one "
+            "of them; choose another folder"
         )
     files = worker_files(folder)
     num_lines, total_steps = _count_lines(files)
     if not num_lines:
-        raise UsageError(f"run {folder.name!r} has nothing to trace: its workers recorded no spans (--no-measure)")
+        raise UsageError(
+            f"run {folder.name!r} has nothing to trace: its workers recorded no spans; run it again without "
+            "--no-measure"
+        )
     profiled = {rank: trace for rank in files if (trace := read_profiled(folder, rank)) is not None}
     steps = _choose_steps(steps, num_lines, total_steps, profiled)
     workers = [WorkerLines.of(rank, worker_lines(file), steps) for rank, file in files.items()]
@@ -107,8 +110,8 @@ def _choose_steps(
         if not any(step in requested for step in recorded):
             nearest = min(recorded, key=lambda step: abs(step - requested.first))
             raise UsageError(
-                f"nothing was recorded of {requested}: a long run keeps the spans of some steps only; "
-                f"the nearest is {nearest}"
+                f"nothing was recorded in {requested}, because a long run keeps the spans of some steps only; the "
+                f"nearest recorded step is {nearest}"
             )
         return requested
     if profiled:
