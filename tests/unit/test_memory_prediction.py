@@ -118,7 +118,7 @@ def test_what_does_not_fit_is_refused_with_what_would() -> None:
 def test_what_never_fits_says_so() -> None:
     made = recipe(train__batch_size=4000)
     reason = memory_refusal(FOOTPRINT, made, make_entry("none", made), [MemoryLimit(100 * MB, 4)])
-    assert reason.endswith("even one sample at a time would need 1.72 GB")
+    assert reason.endswith("even one sample at a time would need 1.72 GB, so use fewer workers or a smaller model")
     synced = recipe(train__batch_size=4000, train__batchnorm="sync")
     reason = memory_refusal(FOOTPRINT, synced, make_entry("none", synced), [MemoryLimit(100 * MB, 4)])
     assert "batchnorm sync takes no micro-batches" in reason

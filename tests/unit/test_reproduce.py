@@ -133,7 +133,7 @@ def test_every_experiment_can_be_planned_with_no_other_argument(name: str, full:
     is_synthetic = plan.recipe.data.name.startswith("synthetic")
     assert is_synthetic == ("synthetic data of the same shape" in told) == (name in ("resnet18-batch-sweep", NAMES[3]))
     assert plan.compares_accuracy == (plan.length.is_whole and not is_synthetic)
-    assert ("A subset" in told) == (not plan.length.is_whole)
+    assert ("Only a subset" in told) == (not plan.length.is_whole)
     if load_experiment(name).cluster:
         assert "plain processes of this host" in told
 
@@ -221,7 +221,7 @@ def test_a_replica_that_differs_once_fails_the_proof() -> None:
     once = compare_digests("bad", proven(["a", "b", "c"], ["a", "x", "c"]))
     assert (once.passed, once.first_unequal, once.equal) == (False, 1, 2)
     finding = proof_finding(once)
-    assert "NOT identical" in finding.text
+    assert "models differ between ranks" in finding.text
     assert finding.kind == "problem"
     assert not compare_digests("far", proven(["a", "b"], ["a", "b"], error=1e-3)).passed, "equal, but not the average"
     assert not compare_digests("still", proven(["a", "a"], ["a", "a"])).passed, "nobody moved"

@@ -66,7 +66,7 @@ def test_newest_come_last(out: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("last~5", "holds 5 runs and studies"),
+        ("last~5", "has 5 readable runs and studies"),
         ("a-dpd", "did you mean 'a-ddp'"),
         ("last~x", "unknown run or study"),
     ],
@@ -74,7 +74,7 @@ def test_newest_come_last(out: Path) -> None:
 def test_what_is_not_there(out: Path, name: str, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         find(name, out)
-    with pytest.raises(UsageError, match="there is no 'x' in"):
+    with pytest.raises(UsageError, match="there is no run or study 'x' in"):
         find("x", out / "nowhere")
 
 
@@ -218,7 +218,9 @@ def test_who_has_no_such_worker_is_not_touched() -> None:
     values = {"measure": {"inject": ["slow:rank=1,factor=2"], "spans": False}}
     results = [result("one-worker", 0.01), result("ring", 0.01)]
     first, second = conditions.interventions([values], results)
-    assert first.text.endswith("(--inject slow:rank=1,factor=2). Not affected, without a worker 1: one-worker.")
+    assert first.text.endswith(
+        "(--inject slow:rank=1,factor=2). Not affected, because they have no worker 1: one-worker."
+    )
     assert second.text.endswith("were not recorded (--no-measure), so stragglers cannot be detected.")
     assert first.kind == second.kind == "caution"
     assert conditions.interventions([{"measure": {"inject": [], "spans": True}}], results) == []
@@ -306,7 +308,7 @@ def deleting(out: Path, *arguments: str, answer: str | None = None) -> tuple[int
 def test_deleting_asks_first(out: Path) -> None:
     code, text = deleting(out, "c-ring", "d-study")
     assert code == 2
-    assert "no terminal to ask at" in text
+    assert "no terminal to confirm in" in text
     code, text = deleting(out, "c-ring", answer="n\n")
     assert (code, left(out)) == (0, sorted(EVERYTHING))
     assert "Nothing was deleted" in text

@@ -109,7 +109,7 @@ class TestWhereItStops:
         assert point(found, "slow", 4).scaling.gain.verdict == "more"
         assert until(found) == {"slow": 1}
         (line,) = paying_words(found, "strong")
-        assert line.startswith("slow does not pay: at best 0.67 times the throughput of one worker (95 % interval 0.6")
+        assert line.startswith("slow gains no throughput over one worker: at best 0.67 times (95 % interval 0.6")
 
     def test_one_repeat_does_not_tell(self) -> None:
         found = scaled(rows("strong", repeats=1))
@@ -134,7 +134,7 @@ class TestWhereItStops:
         assert point(found, "ring", 2).scaling.gain.verdict == "no difference"
         assert until(found) == {"ring": 4}
         (line,) = paying_words(found, "strong")
-        assert line.startswith("ring pays up to 4 workers, the most tried: they give 1.28 times the throughput of 3")
+        assert line.startswith("ring gains throughput up to 4 workers, the most tried: 1.28 times the throughput of 3")
 
     def test_more_than_one_worker_within_noise_is_called_that(self) -> None:
         found = shaken(rows("strong", costs={"ring": {2: 18.0}}), 2, [0.030, 0.038, 0.046])
@@ -181,12 +181,12 @@ class TestWords:
     def test_where_each_stops(self) -> None:
         first, second, third = paying_words(STRONG, "strong")
         assert first.startswith(
-            "gather-scatter stops paying after 2 workers: 3 give 0.93 times the throughput of 2 (95"
+            "gather-scatter gains throughput up to 2 workers; 3 have 0.93 times the throughput of 2 (95"
         )
         assert first.endswith(" 0.92 to 0.95).")
-        assert second.startswith("all-reduce stops paying after 3 workers: 4 give 1.00 times the throughput of 3")
+        assert second.startswith("all-reduce gains throughput up to 3 workers; 4 have 1.00 times the throughput of 3")
         assert second.endswith("), which is noise.")
-        assert third.startswith("overlap pays up to 4 workers, the most tried: they give 1.26 times the throughput")
+        assert third.startswith("overlap gains throughput up to 4 workers, the most tried: 1.26 times the throughput")
 
     def test_limits_are_not_judged(self) -> None:
         found = scaled(rows("strong", costs={"none": {2: 0.0}, "ring": {2: 2.0}}))

@@ -39,7 +39,7 @@ def test_tables_fit_and_say_everything(tmp_path: Path, width: int) -> None:
     words = " ".join(text.split())
     assert "Strong scaling: the global batch of 100 is kept." in words
     assert "Weak scaling: every worker keeps its batch of 25." in words
-    assert "overlap pays up to 4 workers, the most tried: they give 1.26 times the throughput of 3" in words
+    assert "overlap gains throughput up to 4 workers, the most tried: 1.26 times the throughput of 3" in words
     for head in ("ms/step", "speed-up", "eff.", "comm", "beyond", "comm ms"):
         assert head in text
     assert "3.48x" in text

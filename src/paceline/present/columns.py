@@ -32,8 +32,8 @@ NOWHERE = Visibility(0)
 MS = "Iteration, ms"  # the heading over several columns
 RowColumn = Column[ShownRow]
 
-STEP_HELP = "mean over workers, first {} dropped"
-ROLE_HELP = "limit: workers that never synchronise; it and one worker do not compete"
+STEP_HELP = "mean over workers, after {} of warm-up"
+ROLE_HELP = "limit: workers that never synchronise; limit and one worker are baselines, not ranked"
 
 
 def comparison_table(
@@ -111,7 +111,7 @@ def _comparison_columns(rows: Sequence[ShownRow]) -> list[RowColumn]:
             lambda row: milliseconds(row.iteration_s.mean),
             group=MS,
             short="ms/step",
-            help=STEP_HELP.format(rows[0].warmup_steps),
+            help=STEP_HELP.format(counted(rows[0].warmup_steps, "iteration")),
         ),
         *_spread_columns(has_interval=any(row.iteration_mean_s_interval95 for row in rows)),
         Column("To fastest", _to_fastest, places=MARKDOWN | NOTEBOOK | HTML, help=ROLE_HELP),

@@ -96,12 +96,12 @@ def _paying(one: ScalingLimit) -> str:
     if one.pays_until == 1:
         return _unpaid(one)
     if one.pays_until == one.workers[-1] and one.last_gain is not None:
-        return f"{one.label} pays up to {one.pays_until} workers, the most tried: they give {_gain(one.last_gain)}."
+        return f"{one.label} gains throughput up to {one.pays_until} workers, the most tried: {_gain(one.last_gain)}."
     gain = one.next_gain
     if gain is None:
-        return f"{one.label} pays up to {one.pays_until} workers."
+        return f"{one.label} gains throughput up to {one.pays_until} workers."
     noise = ", which is noise" if gain.verdict == SAME else ""
-    return f"{one.label} stops paying after {one.pays_until} workers: {gain.workers} give {_gain(gain)}{noise}."
+    return f"{one.label} gains throughput up to {one.pays_until} workers; {gain.workers} have {_gain(gain)}{noise}."
 
 
 def _unpaid(one: ScalingLimit) -> str:
@@ -113,7 +113,7 @@ def _unpaid(one: ScalingLimit) -> str:
             f"{one.label}: no gain over one worker at 95 % confidence; at best {times(best)} times its throughput, on "
             f"{one.best_workers}{interval}."
         )
-    return f"{one.label} does not pay: at best {times(best)} times the throughput of one worker{interval}."
+    return f"{one.label} gains no throughput over one worker: at best {times(best)} times{interval}."
 
 
 def _in_one_repeat(one: ScalingLimit) -> str:

@@ -187,7 +187,7 @@ def check_deletable(folder: Path, out: Path) -> Stored:
     whole = folder.resolve()
     for other, name in ((Path.cwd(), "the current folder"), (out, "the folder of all runs")):
         if other.resolve().is_relative_to(whole):
-            raise UsageError(f"{str(folder)!r} holds {name}; nothing was deleted")
+            raise UsageError(f"{str(folder)!r} contains {name}; nothing was deleted")
     return stored
 
 

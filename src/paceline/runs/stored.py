@@ -213,7 +213,7 @@ def find(name: str, out: Path) -> Stored:
         found = [item for item in list_runs(out) if item.content is not None]
         back = int(match[1] or 0)
         if back >= len(found):
-            raise UsageError(f"{name!r} is not there: {str(out)!r} holds {len(found)} runs and studies")
+            raise UsageError(f"{name!r} does not exist: {str(out)!r} has {len(found)} readable runs and studies")
         return found[-1 - back]
     return read(resolve_folder(_complete_prefix(name, out), out))
 
@@ -248,7 +248,7 @@ def resolve_folder(name: str, out: Path) -> Path:
     known = [item.name for item in list_runs(out)]
     if known:
         raise unknown("run or study", name, known)
-    raise UsageError(f"there is no {name!r} in {str(out)!r}, nor a folder")
+    raise UsageError(f"there is no run or study {name!r} in {str(out)!r}, and no folder of this name")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -164,4 +164,4 @@ def _reason_not_faster(spec: StrategySpec, recipe: Recipe, tensors: Sequence[Ten
     ours, theirs = (sent_per_step(one, recipe, tensors) for one in (spec, plain))
     if ours < theirs:
         return ""
-    return f"{spec.codec} would send {ours / MB:.3g} MB per step and fp32 {theirs / MB:.3g}"
+    return f"{spec.codec} would send {ours / MB:.3g} MB per step, no less than fp32 ({theirs / MB:.3g} MB)"

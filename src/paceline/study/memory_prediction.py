@@ -205,7 +205,7 @@ def _memory_remedy(
     size = fitting_micro_batch(footprint, recipe, entry, limits)
     needed = amount(limit.needed_bytes(predict(footprint, recipe, entry, size or 1)))
     if size is None:
-        return f"even one sample at a time would need {needed}"
+        return f"even one sample at a time would need {needed}, so use fewer workers or a smaller model"
     return f"--micro-batch-size {size} would need {needed}"
 
 

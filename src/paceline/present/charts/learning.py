@@ -124,7 +124,9 @@ def trade_off(content: Rows) -> Iterator[Chart]:
         [r.label, accuracy(getattr(r.final, key)), significant(r.train_s), amount(sent_by_all(r))] for _, r in shown
     ]
     table = Values(["Strategy", what.capitalize(), "Training, s", "Sent by all workers"], rows)
-    caption = "Up and to the left is better. Larger marks: more bytes sent (over seconds), or more time (over bytes)."
+    caption = (
+        "Up and to the left is better. Larger marks: more bytes sent (view by seconds) or more time (view by bytes)."
+    )
     choice = Choice("trade-off over", ("seconds", "bytes"))
     yield Chart("trade-off", "Accuracy against time and bytes", caption, views, table, choices=[choice], is_wide=True)
 

@@ -121,8 +121,8 @@ def communication_share(results: Rows) -> Iterator[Chart]:
     heads = ["Strategy", "Workers", "Scaling", *(f"{name.capitalize()}, %" for name in SHARES)]
     choices = [*_mode_choice(modes), Choice("part", options)]
     caption = (
-        "Share of a step, mean over workers. Communication: only what computing does not hide, so that it lengthens "
-        "the step. Waiting: for a slower worker."
+        "Share of a step, mean over workers. Communication: only the part that is not hidden under computing. Waiting: "
+        "for a slower worker."
     )
     title = "Communication in a step"
     yield Chart("communication-workers", title, caption, views, Values(heads, rows), choices=choices)

@@ -92,8 +92,8 @@ def proof_finding(one: Proof) -> Finding:
     if one.passed:
         text = f"{one.strategy}: bit-identical models {where}; {error}."
         return Finding(text, "Replicas proven")
-    first = "" if one.first_unequal is None else f", first different after step {one.first_unequal}"
-    text = f"{one.strategy}: models are NOT identical: equal {where}{first}; {error}."
+    first = "" if one.first_unequal is None else f", first difference after step {one.first_unequal}"
+    text = f"{one.strategy}: models differ between ranks: equal {where}{first}; {error}."
     return Finding(text, "Replicas proven", "problem")
 
 

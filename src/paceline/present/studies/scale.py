@@ -111,7 +111,7 @@ def _table(study: ScaleResult, mode: str, labels: Sequence[str]) -> Table[Row]:
 
 
 def _columns(rows: Sequence[Row]) -> list[Column[Row]]:
-    warmup = rows[0].warmup_steps
+    warmup = counted(rows[0].warmup_steps, "iteration")
     interval = ", with its 95 % interval" if any(row.iteration_mean_s_interval95 for row in rows) else ""
     return [
         Column(title="Strategy", short="strategy", text=lambda row: row.label, is_number=False),

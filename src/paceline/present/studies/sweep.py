@@ -12,6 +12,7 @@ from paceline.present.comparison_page import comparison_page, frame, study_of
 from paceline.present.model import Column, Finding, Page, Presenter, Table, Visibility
 from paceline.present.numbers import (
     DASH,
+    counted,
     listed,
     megabytes,
     milliseconds,
@@ -46,7 +47,7 @@ def sweep_page(material: PageContent, *, repeats: int, failures: Sequence[Findin
     rows = material.rows
     keys = list(rows[0].point or {})
     varied = Finding(
-        f"Rows differ in {listed(keys)}. The conditions and the recipe below are those before these keys were changed.",
+        f"Rows differ in {listed(keys)}. The conditions and the recipe below show the values before this variation.",
         "Caution",
         "caution",
         Visibility.HTML,
@@ -160,7 +161,7 @@ def sweep_table(rows: Sequence[ShownRow]) -> Table[ShownRow]:
             title="Iteration, ms",
             short="ms/step",
             text=lambda row: milliseconds(row.iteration_s.mean),
-            help=f"mean over workers, after {rows[0].warmup_steps} of warm-up",
+            help=f"mean over workers, after {counted(rows[0].warmup_steps, 'iteration')} of warm-up",
         ),
         Column(
             title="95 %",

@@ -84,7 +84,7 @@ def lost_words(best: Best) -> str:
         return "it is exact, so nothing is lost"
     unit = "points of test accuracy" if best.judged_by == "accuracy" else "% of test loss"
     bounds, verb = best.lost_interval95, "gains" if best.lost < 0 else "loses"
-    words = f"it {verb} {abs(best.lost):.2f} {unit} against exact after equal samples"
+    words = f"it {verb} {abs(best.lost):.2f} {unit} compared with exact after the same number of samples"
     if bounds is None:
         return f"{words} (one seed)"
     words = f"{words} (95 % interval over seeds {bounds[0]:+.2f} to {bounds[1]:+.2f} lost)"
@@ -122,8 +122,8 @@ def candidate_table(study: TuneResult) -> Table[TriedCandidate]:
             title="Lost",
             short="lost",
             text=_lost,
-            help="against the exact strategy after equal samples, in points of test accuracy or % of test loss; exact "
-            "strategies differ by rounding only",
+            help="compared with the exact strategy after the same number of samples, in points of test accuracy or % "
+            "of test loss; exact strategies differ by rounding only",
         ),
         Column(
             title="Sent, MB",

@@ -53,7 +53,7 @@ def broken_words(row: CertificateRow) -> str:
         place = f"step {first.step}, rank {first.rank}, tensor {first.tensor}"
         return f"{where}: {place} is off by {first.error:.1e}"
     if not row.bytes_as_predicted:
-        return f"{where}: it sends other bytes than predicted"
+        return f"{where}: it sends more or fewer bytes than predicted"
     if row.guarantee != "NONE":
         return f"{where}: parameters did not change"
     return f"{where}: it has no guarantee, yet its parameters equal those of one process"

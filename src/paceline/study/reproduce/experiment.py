@@ -198,9 +198,9 @@ def _choose_data(length: Length, data_dir: str) -> tuple[str, list[str]]:
     if name == published_name:
         return name, []
     if name.startswith(SYNTHETIC):
-        words = f"synthetic data of the same shape ({name}) is used for times, and accuracy is not compared"
+        words = f"synthetic data of the same shape ({name}) is used to measure times; accuracy is not compared"
     else:
-        words = f"{name}, a part of it that comes with the package, is used instead"
+        words = f"its subset {name}, included in the package, is used instead"
     return name, [f"{published_name} is not in the data folder (--data-dir): {words}."]
 
 
@@ -261,6 +261,7 @@ def _parts(recipe: Recipe, length: Length, points: list[Point]) -> list[Part]:
 def _subset_note(experiment: Experiment, part: Part) -> str:
     steps_per_epoch = -(-experiment.epoch_samples // part.recipe.batch_size)
     return (
-        f"A subset: {part.total_steps} iterations of each row, where an epoch is {steps_per_epoch} in the first; "
-        "times of epochs are extrapolated from the mean iteration, and accuracy is not compared. --full runs all of it."
+        f"Only a subset was run: {part.total_steps} iterations per row (an epoch of the first row has {steps_per_epoch}"
+        "). Epoch times are extrapolated from the mean iteration; accuracy is not compared. --full runs the whole "
+        "experiment."
     )

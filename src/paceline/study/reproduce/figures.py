@@ -152,8 +152,8 @@ def _by_rank(name: str) -> Callable[[str, Repeats, FigureInputs], list[float] | 
 
 def _replicas(key: str, repeats: Repeats, inputs: FigureInputs) -> str:  # noqa: ARG001
     if repeats[0].workers == 1:
-        return "one"
-    return "equal on every rank" if all(repeat.replicas_equal for repeat in repeats) else "different"
+        return "one replica"
+    return "equal on every rank" if all(repeat.replicas_equal for repeat in repeats) else "different between ranks"
 
 
 def _sent(key: str, repeats: Repeats, inputs: FigureInputs) -> float:  # noqa: ARG001
