@@ -154,7 +154,7 @@ def test_an_error_inside_the_block_takes_it_down() -> None:
 
 def test_a_name_is_taken_once(two: Cluster) -> None:
     with (
-        pytest.raises(UsageError, match=f"there is a cluster '{two.name}' already"),
+        pytest.raises(UsageError, match=f"cluster '{two.name}' exists already"),
         open_cluster(need(nodes=1), name=two.name),
     ):
         pass

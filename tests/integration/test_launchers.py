@@ -173,7 +173,7 @@ def test_the_api_takes_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ({"launcher": ask(hosts=("a",)), "hosts": ["a"]}, "hosts= conflicts with the request passed as launcher="),
         ({"launcher": Local(ask()), "hosts": ["a"]}, "hosts= conflicts with the local launcher"),
         ({"launcher": Local(ask()), "cluster__nodes": 2}, r"the recipe emulates nodes \(nodes=2\), but the local"),
-        ({"launcher": ask(num_nodes=2)}, "launcher 'by-hand' runs the same program in several processes"),
+        ({"launcher": ask(num_nodes=2)}, "launcher 'by-hand' runs this program in several processes"),
         ({"hosts": ["a", "b"], "comm": "shm"}, "it does not connect hosts, but there are 2"),
     ],
 )

@@ -96,7 +96,7 @@ def test_a_command_offers_to_go_on_without_shares(monkeypatch: pytest.MonkeyPatc
 
 def test_shares_beyond_the_machine_are_said() -> None:
     layout = ClusterLayout("lab", (NodeLayout(cpus=1.5), NodeLayout(cpus=1), NodeLayout()))
-    assert "shares add up to 2.5 cores, this machine has 2" in overcommit_warning(layout, num_cores=2)
+    assert "shares add up to 2.5 cores, but this machine has 2" in overcommit_warning(layout, num_cores=2)
     assert overcommit_warning(layout, num_cores=3) == ""
 
 

@@ -165,5 +165,5 @@ def test_sums_that_could_pass_64_bits_are_refused() -> None:
 
 
 def test_padding_beyond_all_memory_is_refused() -> None:
-    with pytest.raises(UsageError, match="with its padding the input has"):
+    with pytest.raises(UsageError, match="the padded input has"):
         make_operands(np.ones((2, 2)), np.ones((1, 1)), padding=(10**8, 10**8))

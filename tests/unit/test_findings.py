@@ -128,7 +128,7 @@ class TestSpeed:
     def test_one_repeat(self) -> None:
         rows = [row("ring", 20, "fastest"), row("ddp", 30, "one repeat cannot tell", 1.5)]
         assert texts(comparison_findings.speed(rows)) == [
-            "Against ring in this one repeat: ddp takes 1.50 times as long."
+            "Compared with ring in this one repeat: ddp takes 1.50 times as long."
         ]
         caution = only(comparison_findings.one_repeat(rows, 1))
         assert caution.kind == "caution"
@@ -389,8 +389,8 @@ class TestConditions:
         slowed = recipe(**{"measure.inject": ("slow:rank=1,ms=20,phase=backward", "slow:rank=0,factor=2")})
         rows = [result("ring", 0.01), result("one-worker", 0.01)]
         assert texts(conditions.interventions([slowed.to_dict()], rows)) == [
-            "Worker 1 was slowed down on purpose (--inject slow:rank=1,ms=20,phase=backward). Not affected, without a "
-            "worker 1: one-worker.",
+            "Worker 1 was slowed down on purpose (--inject slow:rank=1,ms=20,phase=backward). Not affected, because "
+            "they have no worker 1: one-worker.",
             "Worker 0 was slowed down on purpose (--inject slow:rank=0,factor=2).",
         ]
 

@@ -15,7 +15,7 @@ import typer
 import paceline
 from paceline.errors import PacelineError, UsageError, WorkerError
 
-HELP = """Train a model under every strategy that synchronises data-parallel workers, measure the workers, and compare.
+HELP = """Train a model with data-parallel workers under several synchronisation strategies, measure them, and compare.
 
 Start with [bold]paceline compare[/bold]: it trains LeNet-5 under several strategies on data that comes with it."""
 

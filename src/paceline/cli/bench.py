@@ -12,9 +12,9 @@ from paceline.cli.options import Cluster, Json, host_options
 ORDER = 4
 WORKERS = 4
 
-HELP = """Measure the bandwidth of collectives on every comm, with the figures of nccl-tests.
+HELP = """Measure the bandwidth of collectives on every comm, and print algbw and busbw as nccl-tests does.
 
-The time of an iteration is that of its slowest worker. Before each iteration workers fill their inputs and wait for each other; this is not timed. Every round measures each comm once, and a memory copy of the same size on all workers at once.
+The time of an iteration is that of its slowest worker. Before each iteration workers fill their inputs and wait for each other; this is not timed. Every round measures each comm once, and one memory copy of the same size on all workers at once.
 
 algbw = bytes / time (p50). busbw = algbw x 2(n-1)/n for all_reduce, ring and gather-scatter, x (n-1)/n for reduce_scatter and all_gather (bytes of the whole tensor), x 1 for broadcast. % copy = busbw / (bytes per second of the memory copy of each worker)."""  # noqa: E501
 

@@ -273,7 +273,7 @@ def torchrun_workers(requested: int | None, num_servers: int = 0) -> int | None:
     if num_processes <= num_servers:
         raise UsageError(
             f"the strategy needs {counted(num_servers, 'server')} and at least 1 worker, but torchrun started "
-            f"{num_processes} in all"
+            f"{num_processes} {'process' if num_processes == 1 else 'processes'} in all"
         )
     workers = num_processes - num_servers
     if requested not in (None, workers):

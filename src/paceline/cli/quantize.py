@@ -40,7 +40,7 @@ def quantize(
         bool, typer.Option("--download/--no-download", help="Download missing data files.", rich_help_panel=SOURCE)
     ] = True,
     model: Annotated[
-        str, typer.Option(help="Model that a .safetensors file outside of a run belongs to.", rich_help_panel=SOURCE)
+        str, typer.Option(help="Model of a .safetensors file that is not in a run.", rich_help_panel=SOURCE)
     ] = "",
     test_samples: Annotated[
         int | None, typer.Option(help="Use only the first N test samples.", rich_help_panel=SOURCE, min=1)

@@ -130,7 +130,10 @@ def diff(
         ),
     ] = "",
     strict: Annotated[
-        bool, typer.Option("--strict", help="With --fail-if-slower: also exit with 1 if the measurements cannot tell.")
+        bool,
+        typer.Option(
+            "--strict", help="With --fail-if-slower: also exit with 1 if it is uncertain whether B is slower."
+        ),
     ] = False,
     out: OutOrParents = None,
     json_target: Json = "",
@@ -206,7 +209,9 @@ def delete(
         console.print(f"{folder}  {amount(size_bytes(folder))}", markup=False, soft_wrap=True)
     if not yes:
         if not sys.stdin.isatty():
-            raise UsageError("there is no terminal to ask at, so nothing was deleted; --yes deletes without asking")
+            raise UsageError(
+                "nothing was deleted, because there is no terminal to confirm in; add --yes to delete without asking"
+            )
         if not typer.confirm(f"Delete {'this' if len(folders) == 1 else f'these {len(folders)}'} for good?"):
             console.print("Nothing was deleted.")
             return

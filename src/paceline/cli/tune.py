@@ -128,7 +128,9 @@ def _introduce(console: Console, study: Tune, where: str) -> None:
         f"{recipe.comm}{where}",
     )
     steps = ", ".join(f"{rung.steps} steps x {rung.repeats}" for rung in study.rungs)
-    rule = f"within {study.margins.points:g} points of {study.candidates.reference.label} after equal samples"
+    rule = (
+        f"within {study.margins.points:g} points of {study.candidates.reference.label} after the same number of samples"
+    )
     say(console, f"{len(study.candidates.entries)} candidates, rungs of {steps}; {rule}")
     for reason in dict.fromkeys(left_out.values()):
         labels = ", ".join(label for label in left_out if left_out[label] == reason)

@@ -57,7 +57,7 @@ def verify(
     planned = cases(names, sizes, models.split(","), comm=comm, num_nodes=num_nodes)
     console = console_for(json_target)
     for name, reason in ({} if names else unsupported_strategies(comm)).items():
-        console.print(f"not verified on comm {comm}: {name}, {reason}", markup=False)
+        console.print(f"{name} is not verified on comm {comm}: {reason}", markup=False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
         start_workers(num_processes(planned), launcher) as pool,

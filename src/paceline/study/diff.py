@@ -131,7 +131,7 @@ def _pairs(a: Side, b: Side) -> list[tuple[RunResult, RunResult]]:
         labels = [", ".join(name_of(result) for result in side.results) for side in (a, b)]
         raise UsageError(
             f"{a.name!r} and {b.name!r} have no strategy in common: the first has {labels[0]}, "
-            f"and the second {labels[1]}; name others"
+            f"and the second {labels[1]}; name runs or studies with a common strategy"
         )
     return pairs
 
