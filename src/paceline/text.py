@@ -21,7 +21,7 @@ MOST_NAME_BYTES = 180  # file systems allow 255; callers add a stamp, a number o
 
 
 def plain_text(text: str, *, keep_lines: bool = False) -> str:
-    """Remove characters that a terminal would interpret as commands instead of printing them.
+    """Remove characters and escape sequences that a terminal would act on instead of printing them.
 
     Each run of line breaks and tabs becomes one space, unless `keep_lines` is set.
     """

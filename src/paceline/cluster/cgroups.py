@@ -127,7 +127,7 @@ def _words(folder: str, name: str) -> list[str]:
 
 
 def _unescaped(text: str) -> str:
-    """Decode the octal escapes of a mountinfo file, which replaces spaces, for example."""
+    """Decode the octal escapes of a mountinfo file, such as those of spaces."""
     return text.encode("latin-1").decode("unicode_escape") if "\\" in text else text
 
 

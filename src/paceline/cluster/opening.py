@@ -76,7 +76,7 @@ class Cluster:
 def open_cluster(
     config: ClusterConfig, *, name: str = "", without_cpu_shares: bool = False, host: Host | None = None
 ) -> Iterator[Cluster]:
-    """Open a cluster for a `with` block. It also ends if this process ends for any reason."""
+    """Open a cluster for a `with` block. It ends with the block, or when this process ends for any reason."""
     layout = make_layout(config, name=name, without_cpu_shares=without_cpu_shares, host=host, parent=os.getpid())
     keeper = _start(layout)
     try:

@@ -40,7 +40,7 @@ def any_block(*_: int) -> bool:
 
 
 def best_accesses(dataflow: str, shape: Shape, chip: Chip, allowed: Allowed = any_block) -> Accesses:
-    """Return the accesses for one group of a layer under a dataflow, with the block sizes of least energy."""
+    """Return the accesses of one group of a layer under a dataflow, with the block sizes that need least energy."""
     candidates = BASELINES[dataflow](shape, chip, allowed)
     energy = np.asarray(sum(candidates.energy(chip).values()), dtype=float)
     best = int(np.argmin(energy))

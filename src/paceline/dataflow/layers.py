@@ -46,7 +46,7 @@ def conv_layer(
     padding: tuple[int, int] = (0, 0),
     dilation: tuple[int, int] = (1, 1),
 ) -> LayerShape:
-    """Describe a convolution for `num_images` images.
+    """Describe a convolution of `num_images` images as a `LayerShape`.
 
     `weight_shape` is the shape of its weight, and `input_shape` that of its input in a trial run with `num_tried`
     images.
@@ -74,7 +74,7 @@ def conv_layer(
 def linear_layer(
     name: str, input_shape: Sequence[int], *, num_images: int, num_tried: int, num_filters: int
 ) -> LayerShape:
-    """Describe a linear layer as a 1x1 convolution in which every input vector is an image of one pixel."""
+    """Describe a linear layer as a 1x1 convolution, in which every input vector is an image of one pixel."""
     shape = Shape(
         num_images=_scaled(name, math.prod(input_shape[:-1]), num_images, num_tried),
         num_filters=num_filters,
@@ -131,7 +131,7 @@ def alexnet(num_images: int) -> list[LayerShape]:
 
 
 def vgg16(num_images: int) -> list[LayerShape]:
-    """Return the thirteen convolutions of VGG-16 on images of 224 x 224, without zeros in their data."""
+    """Return the thirteen convolutions of VGG-16 on images of 224 x 224, assuming no zeros in the data."""
     layers = []
     channels, side = 3, 224
     for group, (width, depth) in enumerate(((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)), start=1):

@@ -51,7 +51,7 @@ class PEArray:
 
 
 def _load_rows(plan: Placement, one: Pass, images: Matrix, filters: Matrix) -> tuple[Matrix, Matrix]:
-    """Return the weights and inputs of all PEs, in this order.
+    """Return an array with the weights of all PEs, and one with their inputs.
 
     PE (r, e) gets kernel row r and input row e x stride + r of every channel.
     """

@@ -31,7 +31,7 @@ class ScratchPads:
 class Buffer:
     """The global buffer. Each of its banks holds either inputs or partial sums.
 
-    A separate part of `filter_bytes` holds the filters of the next pass.
+    A separate part with a size of `filter_bytes` holds the filters of the next pass.
     """
 
     banks: int
