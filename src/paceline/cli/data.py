@@ -26,7 +26,7 @@ def list_sources(context: typer.Context) -> None:
     from paceline.present.model import plain_table
     from paceline.present.terminal import show_tables
 
-    show_tables(console_for(""), [plain_table(("data", "what it is"), list(data_sources().items()))])
+    show_tables(console_for(""), [plain_table(("data", "description"), list(data_sources().items()))])
 
 
 @data.command()

@@ -15,7 +15,7 @@ def models() -> None:
     from paceline.study.catalogue import model_catalogue
 
     rows = [(row.model, f"{row.parameters:,}", row.input, row.description) for row in model_catalogue()]
-    headings = ("model", "parameters", "input", "what it is")
+    headings = ("model", "parameters", "input", "description")
     show_tables(console_for(""), [plain_table(headings, rows, numbers=("parameters", "input"))])
 
 

@@ -22,7 +22,7 @@ def list_recipes(context: typer.Context) -> None:
 
     console = console_for("")
     rows = [(name, recipe.description) for name, recipe in builtin_recipes().items()]
-    show_tables(console, [plain_table(("recipe", "what it is"), rows)])
+    show_tables(console, [plain_table(("recipe", "description"), rows)])
     say(console, "`paceline recipes show NAME > mine.toml` writes a copy that you can change and run.")
 
 

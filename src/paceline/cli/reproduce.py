@@ -42,7 +42,7 @@ def reproduce(
     from paceline.study.reproduce import Reproduce, experiment_names
 
     if not experiment and not session.resume:
-        show_tables(session.console, [plain_table(("experiment", "what it is"), list(experiment_names().items()))])
+        show_tables(session.console, [plain_table(("experiment", "description"), list(experiment_names().items()))])
         say(session.console, "`paceline reproduce NAME` runs one; --full runs all of it.")
         return
     session.launcher(single_process="reproduce")

@@ -343,7 +343,7 @@ def _dataflow_table(energies: dict[str, LayerEnergy], macs: int) -> Table[tuple[
             Column(title=title, text=_energy_at(level, macs), importance=importance)
             for title, (level, importance) in levels.items()
         ),
-        Column(title="in all", text=lambda row: f"{row[1].per_mac:.2f}"),
+        Column(title="total", text=lambda row: f"{row[1].per_mac:.2f}"),
         Column(title="times", text=lambda row: f"{row[1].over_row_stationary or 1.0:.2f}x"),
     ]
     title = "Energy of other dataflows on the same chip:"

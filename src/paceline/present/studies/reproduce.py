@@ -188,7 +188,7 @@ def published_table(
     names = [name for name in study.quantities if any(name in row.published for row in table.rows)]
     columns: list[Column[PublishedRow]] = [
         Column(title="Row, as published", short="row, as published", text=lambda row: row.name, is_number=False),
-        Column(title="Row of ours", short="ours", text=lambda row: row.ours or "not run", is_number=False),
+        Column(title="Paceline row", short="paceline row", text=lambda row: row.ours or "not run", is_number=False),
         *(_published_column(study, name) for name in names),
     ]
     return Table(title=title, columns=columns, rows=rows, notes=notes, places=places)
