@@ -251,16 +251,16 @@ class TestMeasured:
         found = measurement_findings.stragglers([named("ring"), changed(named("ddp"), stragglers=[])])
         assert found[0].kind == "problem"
         assert texts(found) == [
-            "Straggler: worker 2 is slow in backward by 1.90 ms per step, 31 % of the others' own work (95 % interval "
-            "28 to 34 %) under ring, not under ddp.",
-            "Only the worker's own work counts, not its waiting for others.",
+            "Straggler: worker 2 needs 1.90 ms per step longer than the others in backward, 31 % of their working time "
+            "(95 % interval 28 to 34 %) under ring, not under ddp.",
+            "Time that a worker waits for others is not counted.",
         ]
 
     def test_strategies_that_differ_give_a_range(self) -> None:
         [one] = named("ddp").stragglers or []
         other = changed(named("ddp"), stragglers=[changed(one, excess_percent=25.0, excess_s=0.0015)])
         text = measurement_findings.stragglers([named("ring"), other])[0].text
-        assert "by 1.50 to 1.90 ms per step, 25 to 31 % of the others' own work (95 % interval 28 to 34 %)" in text
+        assert "1.50 to 1.90 ms per step longer than the others in backward, 25 to 31 % of their working time" in text
         assert text.endswith("under ring and ddp.")
 
     def test_beside_runs_that_are_too_short_to_tell(self) -> None:
@@ -273,7 +273,7 @@ class TestMeasured:
     def test_an_even_run_has_none(self) -> None:
         even = measured_study(has_slow=False).results
         assert texts(measurement_findings.stragglers(even)) == [
-            "No straggler: no worker's own work takes over 10 % longer than that of the others."
+            "No straggler: no worker needs over 10 % longer than the others, waiting not counted."
         ]
 
     def test_time_of_a_step(self) -> None:

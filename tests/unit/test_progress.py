@@ -133,7 +133,7 @@ def test_a_terminal_shows_a_line_per_worker_and_fits() -> None:
     lines = shown([entry_of("ring"), entry_of(LONG)], workers=3, is_terminal=True)
     assert max(len(line) for line in lines) <= WIDTH
     first = next(line for line in lines if "worker 0" in line)
-    assert re.sub(" +", " ", first).strip() == "worker 0 step 99990 loss 2.5 123,457 samples/s in comm 10 %"
+    assert re.sub(" +", " ", first).strip() == "worker 0 step 99990 loss 2.5 123,457 samples/s communicating 10 %"
     assert any("worker 2" in line for line in lines)
     assert any(line.startswith("parameter-server:") and "0:00:0" in line for line in lines)
 
@@ -147,14 +147,14 @@ def test_many_workers_share_a_line() -> None:
         workers.put(event(rank, step=rank, loss=1.0))
     lines = workers.lines()
     assert [line[0] for line in lines] == [*(f"worker {rank}" for rank in range(7)), "5 more"]
-    assert lines[-1][1:] == ("5 to 11", "1.3", "617,284 samples/s", "in comm 17 to 21 %")
+    assert lines[-1][1:] == ("5 to 11", "1.3", "617,284 samples/s", "communicating 17 to 21 %")
     assert workers.sentence().startswith("12 workers at step 5 to 11 of 100000, loss 2, ")
 
 
 def test_time_in_the_comm_that_is_not_known_is_a_dash() -> None:
     workers = WorkerStatusLines()
     workers.put(event(0, in_comm_percent=None))
-    assert workers.lines()[0][-1] == "in comm \N{EN DASH}"
+    assert workers.lines()[0][-1] == "communicating \N{EN DASH}"
 
 
 def test_elsewhere_plain_lines_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,4 +166,4 @@ def test_elsewhere_plain_lines_now_and_then(monkeypatch: pytest.MonkeyPatch) -> 
     ]
     monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
     often = shown([entry_of("ring")], workers=2, is_terminal=False)
-    assert often[1].startswith("ring: 2 workers at step 99990 to 99991 of 100000, loss 2.5, 246,913 samples/s, in comm")
+    assert often[1].startswith("ring: 2 workers at step 99990 to 99991 of 100000, loss 2.5, 246,913 samples/s, communicating")

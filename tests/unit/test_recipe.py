@@ -180,7 +180,7 @@ def test_recipes_by_path(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text("workers = 2\n")
     assert load_recipe(str(file)).workers == 2
-    with pytest.raises(UsageError, match=r"recipe '.*gone\.toml' cannot be read"):
+    with pytest.raises(UsageError, match=r"recipe file '.*gone\.toml' does not exist; built-in recipes: lenet5-mnist"):
         load_recipe(str(tmp_path / "gone.toml"))
     with pytest.raises(UsageError, match="unknown recipe 'lenet5-mnits'; did you mean 'lenet5-mnist'"):
         load_recipe("lenet5-mnits")

@@ -140,18 +140,18 @@ def test_sentences_about_stragglers(result: RunResult) -> None:
     (finding, _) = stragglers([combine([result])])
     assert finding.kind == "problem"
     assert finding.text == (
-        "Straggler: worker 1 is slow in forward by 2000.00 ms per step, 50 % of the others' own work (95 % interval 50 "
-        "to 50 %)."
+        "Straggler: worker 1 needs 2000.00 ms per step longer than the others in forward, 50 % of their working time "
+        "(95 % interval 50 to 50 %)."
     )
     slow = changed(result, label="ddp", stragglers=[straggler(3, 30.0, "all")])
     fine = changed(result, label="ring", stragglers=[])
     (finding, _) = stragglers([combine([slow]), combine([fine])])
     assert finding.text == (
-        "Straggler: worker 3 is slow in all phases by 30.00 ms per step, 30 % of the others' own work (95 % interval "
-        "29 to 31 %) under ddp, not under ring."
+        "Straggler: worker 3 needs 30.00 ms per step longer than the others in all phases, 30 % of their working time "
+        "(95 % interval 29 to 31 %) under ddp, not under ring."
     )
     (finding,) = stragglers([combine([fine])])
-    assert finding.text == "No straggler: no worker's own work takes over 10 % longer than that of the others."
+    assert finding.text == "No straggler: no worker needs over 10 % longer than the others, waiting not counted."
     assert stragglers([combine([result_of(None)])]) == []
 
 

@@ -56,7 +56,7 @@ def check_page(page: Page, width: int) -> None:
     assert "\N{HORIZONTAL ELLIPSIS}" not in text
     tables = [table for table in page.tables if table.places & Visibility.TERMINAL]
     assert tables or page.findings
-    left_out = ", ".join(re.findall(r"Not shown at this width: (.*?)\.(?: |$)", words)).split(", ")
+    left_out = ", ".join(re.findall(r"Columns that need a wider terminal: (.*?)\.(?: |$)", words)).split(", ")
     for table in tables:
         columns = table.columns_in(Visibility.TERMINAL)
         for number, column in enumerate(columns):
@@ -117,7 +117,7 @@ def test_the_least_important_columns_go_first_and_are_named() -> None:
     wide, narrow = shown(table(), 160), shown(table(), 100)
     assert "Not shown" not in wide
     assert all(f"help {number}" in " ".join(wide.split()) for number in range(9))
-    assert "Not shown at this width: column-1, column-3." in narrow
+    assert "Columns that need a wider terminal: column-1, column-3." in narrow
     assert "help 1" not in narrow
     assert "help 2" in narrow
 

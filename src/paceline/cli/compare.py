@@ -27,7 +27,10 @@ def compare(
     session: Any,
     repeats: Annotated[int, typer.Option("--repeats", help="Run every strategy N times, in turn.", min=1)] = 1,
 ) -> None:
-    """Train one recipe under several strategies and compare them."""
+    """Train one recipe under several strategies and compare them.
+
+    Settings that no option names come from the recipe (`paceline recipes show NAME` prints it).
+    """
     from paceline.study.compare import Compare
 
     session.refuse_with_resume(repeats=repeats != 1)

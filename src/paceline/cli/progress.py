@@ -314,7 +314,7 @@ def _status(name: str, events: list[Event]) -> tuple[str, ...]:
         _value_range(event["step"] for event in events),
         number(sum(losses) / len(losses)),
         f"{speed:,.0f} samples/s",
-        f"in comm {_value_range(round(share) for share in shares)} %" if shares else f"in comm {DASH}",
+        f"communicating {_value_range(round(share) for share in shares)} %" if shares else f"communicating {DASH}",
     )
 
 

@@ -22,7 +22,7 @@ Vary = Annotated[
     typer.Option(
         "--vary",
         help="An option or recipe key and its values: batch-size=32,128, strategy.bucket_mb=1,5,25 (an option of the "
-        "strategy) or cluster.bandwidth=100mbit,1gbit. Several --vary form a grid.",
+        "strategy) or cluster.cpus=0.5,1. Several --vary form a grid.",
         metavar="KEY=V1,V2,...",
     ),
 ]

@@ -32,8 +32,8 @@ NOWHERE = Visibility(0)
 MS = "Iteration, ms"  # the heading over several columns
 RowColumn = Column[ShownRow]
 
-STEP_HELP = "mean over workers, after {} of warm-up"
-ROLE_HELP = "limit: workers that never synchronise; limit and one worker are baselines, not ranked"
+STEP_HELP = "mean over workers and steps, without the first {} (warm-up)"
+ROLE_HELP = "time as a multiple of the fastest; baselines (one-worker and none) are not ranked"
 
 
 def comparison_table(
@@ -191,6 +191,7 @@ def _spread_columns(*, has_interval: bool) -> list[RowColumn]:
             "95 %",
             lambda row: plus_minus(row.iteration_mean_s_interval95, row.iteration_s.mean),
             importance=50,
+            help="half of the 95 % confidence interval",
             places=TERMINAL if has_interval else NOWHERE,
         ),
         Column("95 % interval", lambda row: time_interval(row.iteration_mean_s_interval95), group=MS, places=MARKDOWN),
@@ -198,6 +199,7 @@ def _spread_columns(*, has_interval: bool) -> list[RowColumn]:
             "p95",
             lambda row: milliseconds(row.iteration_s.p95),
             importance=50,
+            help="95th percentile of steps",
             places=NOWHERE if has_interval else TERMINAL,
         ),
     ]

@@ -87,9 +87,9 @@ def stragglers(rows: Sequence[Row], recipe: Recipe | None = None) -> list[Findin
         where += f", not under {few(others)}" if others else ""
         found.append(Finding(f"Straggler: {straggler_words([one for _, one in named])}{where}.", title, "problem"))
     if slow:
-        found.append(Finding("Only the worker's own work counts, not its waiting for others.", title, "detail"))
+        found.append(Finding("Time that a worker waits for others is not counted.", title, "detail"))
     elif checked:
-        text = f"No straggler: no worker's own work takes over {share(LEAST_EXCESS)} longer than that of the others."
+        text = f"No straggler: no worker needs over {share(LEAST_EXCESS)} longer than the others, waiting not counted."
         found.append(Finding(text, title, "detail"))
     short = [row for row in several if row.split is not None and row.stragglers is None]
     if short:
@@ -112,8 +112,8 @@ def straggler_words(named: Sequence[Straggler]) -> str:
     bounds = [bound / 100 for one in named for bound in one.interval95_percent]
     phase = "all phases" if named[0].phase == "all" else named[0].phase
     return (
-        f"worker {named[0].rank} is slow in {phase} by {added} ms per step, {excess} % of the others' own work "
-        f"(95 % interval {bare_percent(min(bounds))} to {bare_percent(max(bounds))} %)"
+        f"worker {named[0].rank} needs {added} ms per step longer than the others in {phase}, {excess} % of their "
+        f"working time (95 % interval {bare_percent(min(bounds))} to {bare_percent(max(bounds))} %)"
     )
 
 

@@ -101,7 +101,7 @@ def _show_one(console: Console, table: Table[Any]) -> list[Column[Any]]:
         _show_grid(console, layout, cells)
     shown = columns if layout is None else [columns[index] for index in layout.shown]
     if dropped := [column.heading for column in columns if column not in shown]:
-        say(console, f"Not shown at this width: {', '.join(dropped)}.", "dim")
+        say(console, f"Columns that need a wider terminal: {', '.join(dropped)}.", "dim")
     for note in table.notes:
         say(console, note)
     return shown

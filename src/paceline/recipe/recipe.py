@@ -43,11 +43,13 @@ class Recipe(RecipeSection):
         "all-reduce", "how workers synchronise: NAME[:option=value...][+codec[:option=value...]]", flag="--strategy"
     )
     strategies: tuple[str, ...] = option(
-        (), "strategies to compare, separated by commas; one-worker is a baseline without peers", flag="--strategies"
+        (),
+        "strategies to compare, separated by commas; one-worker trains with a single worker, as the baseline",
+        flag="--strategies",
     )
     codec: str = option(
         "fp32",
-        "encoding of tensors on the wire, for strategies that name none: NAME[:option=value...]",
+        "encoding of tensors on the wire, for strategies given without +CODEC: NAME[:option=value...]",
         flag="--codec",
     )
     comm: str = option("torch", "communication backend: torch, shm, hierarchical, or auto to choose one", flag="--comm")
@@ -227,6 +229,9 @@ def load_recipe(name_or_path: str) -> Recipe:
     if path.suffix == ".toml" or path.exists():
         try:
             return Recipe.from_toml(path.read_text(encoding="utf-8"), str(path))
+        except FileNotFoundError:
+            names = ", ".join(known)
+            raise UsageError(f"recipe file {name_or_path!r} does not exist; built-in recipes: {names}") from None
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"recipe {name_or_path!r} cannot be read: {error}") from None
     raise unknown("recipe", name_or_path, known)

@@ -99,7 +99,10 @@ class ScheduleConfig(RecipeSection):
     step_epochs: int = option(30, "schedule step: epochs between two drops", flag="--step-epochs", least=1)
     step_factor: float = option(0.1, "schedule step: factor of each drop", flag="--step-factor", least=0)
     warmup: float = option(
-        0.0, "epochs of warm-up to the full learning rate: from 0 or, with scale_lr, from lr", flag="--warmup", least=0
+        0.0,
+        "epochs in which the learning rate rises to its full value, from 0 (with scale_lr, from lr)",
+        flag="--warmup",
+        least=0,
     )
     scale_lr: str = option(
         "none", "scale lr with global batch / base batch", flag="--scale-lr", choices=("none", "linear", "sqrt")
@@ -119,7 +122,7 @@ class MeasureConfig(RecipeSection):
     profile: str = option("", "steps to trace with torch.profiler: 10:15 is steps 10 to 14", flag="--profile")
     inject: tuple[str, ...] = option(
         (),
-        "slow down, kill or hang a worker on purpose: slow:rank=2,ms=200,phase=backward; repeatable",
+        "slow down, kill or hang a worker on purpose: slow:rank=2,ms=200; repeatable",
         flag="--inject",
         is_repeated=True,
     )

@@ -13,7 +13,7 @@ from paceline.strategies.base import Guarantee, Strategy
 
 @dataclass(kw_only=True)
 class NoSynchronisation(Strategy):
-    """Nothing is sent: every worker trains on its own shard. The upper bound of throughput."""
+    """Nothing is sent: every worker trains on its own shard. No strategy can be faster."""
 
     name: ClassVar[str] = "none"
 

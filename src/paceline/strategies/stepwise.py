@@ -43,7 +43,7 @@ class _Leg(NamedTuple):
 
 @dataclass(kw_only=True)
 class Stepwise(WeightAveraging, Drifting, Tunable):
-    """Weights travel round the ring once, in N chunks with N starts; each worker continues from a partial mean.
+    """Weights go round the ring once, in chunks that start at different workers; workers go on with partial means.
 
     Ring all-reduce needs a second round to spread the result. Here a worker starts its next iteration as soon as its
     part has arrived. At ring position k it holds the mean of k + 1 replicas, equally weighted. The start moves back by
