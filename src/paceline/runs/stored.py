@@ -89,7 +89,7 @@ class Stored:
 
     @property
     def results(self) -> Sequence[RunResult]:
-        """The results of all rows of a study, or the result of a run. Empty if there are no results."""
+        """All results of a study, or the one result of a run. The list is empty if there are none."""
         if isinstance(self.content, StudyResult):
             return self.content.results
         if self.content is None or self.content.result is None:
@@ -98,7 +98,7 @@ class Stored:
 
     @cached_property
     def recipe_values(self) -> Json:
-        """The recipe as plain values. Empty if it cannot be read."""
+        """The recipe as plain values, or an empty dict if it cannot be read."""
         if isinstance(self.content, StudyResult):
             return self.content.recipe
         try:
@@ -116,7 +116,7 @@ class Stored:
 
     @cached_property
     def environment(self) -> Environment:
-        """The machine and software of the measurement. Without values if they cannot be read."""
+        """The machine and software of the measurement, or an empty Environment if they cannot be read."""
         if isinstance(self.content, StudyResult):
             return self.content.environment
         try:

@@ -108,10 +108,7 @@ def bucket_sizes(given: Sequence[float], model_mb: float) -> list[float]:
 
 
 def sent_per_step(spec: StrategySpec, recipe: Recipe, tensors: Sequence[TensorSpec]) -> float:
-    """Predict how many bytes per step the worker sends that sends most.
-
-    The number is the mean over one period of the strategy's traffic.
-    """
+    """Predict the bytes per step of the worker that sends most, as a mean over one period of the traffic."""
     strategy, comm, size = spec.build(), comms.get(recipe.comm), recipe.workers
     steps = max(strategy.traffic_period(size), 1)
     counters = [predict_traffic(strategy, tensors, rank=rank, world_size=size, num_steps=steps) for rank in range(size)]

@@ -117,8 +117,8 @@ def predict(footprint: Footprint, recipe: Recipe, entry: Entry, micro_batch_size
     """Predict the peak memory of a run's workers. If `micro_batch_size` is set, it replaces the recipe's.
 
     A worker loads a batch, computes on one micro-batch at a time, then evaluates the replica and copies it for saving.
-    The heap stays as large as the largest of these needed it. Large blocks are mapped outside the heap, and their
-    memory is returned as soon as they are freed.
+    The heap never shrinks, so the largest of these activities counts. Large blocks are mapped outside the heap, and
+    their memory is returned as soon as they are freed.
     """
     recipe = entry.recipe(recipe)
     strategy = StrategySpec.parse(entry.spec, entry.codec).build()
@@ -212,7 +212,7 @@ def _memory_remedy(
 def fitting_micro_batch(
     footprint: Footprint, recipe: Recipe, entry: Entry, limits: Sequence[MemoryLimit]
 ) -> int | None:
-    """Return the largest power of two with which, as micro-batch size, the run fits. Return None if not even 1 fits."""
+    """Return the largest power of two that is a fitting micro-batch size, or None if not even 1 fits."""
     size = 1 << (-(-recipe.batch_size // entry.num_workers)).bit_length() - 1
     while size:
         prediction = predict(footprint, recipe, entry, size)

@@ -164,7 +164,7 @@ def _gain(row: Row, before: Row) -> Gain:
 def _throughput(row: Row, other: Row) -> tuple[float, Interval | None]:
     """Return a row's throughput relative to another row's, with a confidence interval from paired repeats.
 
-    If one of them failed in a later repeat, only the repeats that both have are paired.
+    If one of the rows failed in a later repeat, only the repeats that both rows have are paired.
     """
     work = _work(row) / _work(other)
     ours, theirs = row.iteration_mean_s_repeats, other.iteration_mean_s_repeats

@@ -85,7 +85,7 @@ def calibration_batches(data: Dataset, num_samples: int, seed: int) -> Callable[
 
 
 def confusion(first: ModelScore, second: ModelScore, num_classes: int) -> list[list[int]]:
-    """Return the confusion matrix of two models' predictions. A row has the samples of one class of the first model.
+    """Return the confusion matrix of two models' predictions. Rows are the first model's classes.
 
     A model may have more outputs than the data has classes, and the matrix then has more rows and columns. It is empty
     if these would be more than MOST_CLASSES, or if the models predict no classes.

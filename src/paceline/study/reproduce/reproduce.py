@@ -1,4 +1,4 @@
-"""The reproduce study: run a published experiment, prove exactness, and quantize the model if the experiment does."""
+"""The reproduce study: run a published experiment, prove exactness, and quantize the model if that is part of it."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def _prove(recipe: Recipe, strategy: str, launcher: WorkerPool, oracle: str) -> 
 def compare_digests(strategy: str, workers: Sequence[ReplicaReport]) -> Proof:
     """Return the proof for one strategy, from what its workers report about their replicas.
 
-    It counts the steps after which all replicas are equal, and has the largest final error of a replica.
+    The proof has the number of steps after which all replicas are equal, and the largest final error of a replica.
     """
     steps = list(zip(*([step.digest for step in worker.steps] for worker in workers), strict=True))
     unequal = [number for number, digests in enumerate(steps) if len(set(digests)) > 1]
