@@ -166,4 +166,6 @@ def test_elsewhere_plain_lines_now_and_then(monkeypatch: pytest.MonkeyPatch) -> 
     ]
     monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
     often = shown([entry_of("ring")], workers=2, is_terminal=False)
-    assert often[1].startswith("ring: 2 workers at step 99990 to 99991 of 100000, loss 2.5, 246,913 samples/s, communicating")
+    assert often[1].startswith(
+        "ring: 2 workers at step 99990 to 99991 of 100000, loss 2.5, 246,913 samples/s, communicating"
+    )
