@@ -214,7 +214,7 @@ def framed(data: bytes) -> bytes:
 )
 def test_a_hostile_host_cannot_run_code_here(open_hosts: OpenHosts, tmp_path: Path, what: str, sentence: str) -> None:
     bomb = framed(pickle.dumps(Bomb(tmp_path / "proof")))
-    begin = framed(messages.encode(messages.Ready())) + framed(messages.encode(messages.StoreKept(1)))
+    begin = framed(messages.encode(messages.Ready())) + framed(messages.encode(messages.StoreOpened(1)))
     piece = messages.FilePiece("../proof", b"", is_first=True)
     data = {
         "pickle": bomb,

@@ -28,13 +28,13 @@ from paceline.launch.messages import (
     Enter,
     Failed,
     FilePiece,
-    KeepStore,
     MessageError,
     MessagePackChannel,
+    OpenStore,
     PickleChannel,
     Ready,
     RunTask,
-    StoreKept,
+    StoreOpened,
     find_function,
     name_of_function,
 )
@@ -77,7 +77,7 @@ def put(descriptor: int, data: bytes) -> None:
     "reply",
     [
         Ready(),
-        StoreKept(29400),
+        StoreOpened(29400),
         Emitted({"kind": "progress", "rank": 1, "loss": 0.5}),
         FilePiece("workers/0.jsonl", b"\x00\xff", is_first=True),
         Done({"loss": [1.0, 2.0], "links": {0: 5}, "nothing": None}),
@@ -118,7 +118,7 @@ def test_a_report_that_does_not_fit_is_refused(wrong: dict[str, Any]) -> None:
         convert_reports([made_up_worker(0, [1.0]), made_up_worker(1, [1.0]) | wrong], WorkerReport)
 
 
-@pytest.mark.parametrize("order", [Enter("/tmp", ["/tmp/a"]), KeepStore("10.0.0.1", 0, 5.0)])
+@pytest.mark.parametrize("order", [Enter("/tmp", ["/tmp/a"]), OpenStore("10.0.0.1", 0, 5.0)])
 def test_orders_arrive(ends: tuple[MessagePackChannel, int], order: Any) -> None:
     channel, peer = ends
     put(peer, messages.encode(order))
@@ -198,7 +198,7 @@ VALID = [
     messages.encode(Emitted({"kind": "progress", "values": [1.5, None, True, {"a": b"x"}]})),
     messages.encode(FilePiece("checkpoints/final.safetensors", b"weights", is_first=False)),
     messages.encode(Failed("raised", "no such file", "Traceback")),
-    messages.encode(KeepStore("10.0.0.1", 29400, 60.0)),
+    messages.encode(OpenStore("10.0.0.1", 29400, 60.0)),
     messages.encode({"type": "task", "function": "os:system", "recipe": msgspec.msgpack.Ext(1, b"\x81\xa4seed\x01")}),
 ]
 

@@ -267,11 +267,11 @@ def is_peer_failure(error: BaseException) -> bool:
 def make_store(host: str, port: int, *, is_master: bool, timeout_s: float) -> Any:
     """Return the store for the rendezvous: its server if `is_master`, else a client. Port 0 picks a free port."""
     if is_master and host == "127.0.0.1":
-        return keep_store(host, port, timeout_s=timeout_s)
+        return open_store_at(host, port, timeout_s=timeout_s)
     return dist.TCPStore(host, port, None, is_master, timeout=timedelta(seconds=timeout_s), wait_for_workers=False)
 
 
-def keep_store(address: str, port: int, *, timeout_s: float) -> Any:
+def open_store_at(address: str, port: int, *, timeout_s: float) -> Any:
     """Open the store's server at one address of this host; by default torch listens on every interface."""
     limit = timedelta(seconds=timeout_s)
     listener = socket.create_server((address, port))

@@ -102,8 +102,8 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     traceback: str = ""
 
 
-Order = Enter | KeepStore | RunTask
-Reply = Ready | StoreKept | Emitted | FilePiece | Done | Failed
+Order = Enter | OpenStore | RunTask
+Reply = Ready | StoreOpened | Emitted | FilePiece | Done | Failed
 
 
 class _RemoteTask(msgspec.Struct, frozen=True, tag="task"):
@@ -229,7 +229,7 @@ def _read_recipe(code: int, data: memoryview) -> Any:
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_encode_other)
-_orders = msgspec.msgpack.Decoder(Enter | KeepStore | _RemoteTask, ext_hook=_read_recipe)
+_orders = msgspec.msgpack.Decoder(Enter | OpenStore | _RemoteTask, ext_hook=_read_recipe)
 _replies = msgspec.msgpack.Decoder(Reply, ext_hook=_no_extension)
 _values = msgspec.msgpack.Decoder(Any, ext_hook=_no_extension)
 

@@ -18,13 +18,13 @@ from paceline.launch.messages import (
     Emitted,
     Failed,
     FilePiece,
-    KeepStore,
     MessageChannel,
     MessageError,
+    OpenStore,
     Ready,
     Reply,
     RunTask,
-    StoreKept,
+    StoreOpened,
 )
 from paceline.launch.process_host import STOP_S, ProcessHost, WorkerProcess
 
@@ -118,7 +118,7 @@ class ProcessPool(WorkerPool):
             if not isinstance(reply, Ready):
                 raise self._start_error(task, index, f"could not start: {_reason(reply)}")
         if self._host.rendezvous is not None:
-            self._master = (self._host.rendezvous[0], self._keep_store_on_worker_0(task))
+            self._master = (self._host.rendezvous[0], self._open_store_on_worker_0(task))
 
     def _start_error(self, task: Task, index: int, sentence: str) -> WorkerError:
         rank = self._first_rank + index
@@ -141,9 +141,9 @@ class ProcessPool(WorkerPool):
         """
         assert self._host.rendezvous is not None
         address, port = self._host.rendezvous
-        self._processes[0].pipe.send(KeepStore(address, port, task.timeout_s))
+        self._processes[0].pipe.send(OpenStore(address, port, task.timeout_s))
         reply = self._receive(self._processes[0].pipe, 0)
-        if not isinstance(reply, StoreKept):
+        if not isinstance(reply, StoreOpened):
             raise self._start_error(task, 0, f"cannot open the rendezvous at {address}:{port}: {_reason(reply)}")
         return reply.port
 

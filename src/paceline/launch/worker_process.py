@@ -19,14 +19,14 @@ from paceline.launch.messages import (
     Done,
     Emitted,
     Failed,
-    KeepStore,
     MessageChannel,
     MessageError,
+    OpenStore,
     PickleChannel,
     Ready,
     Reply,
     RunTask,
-    StoreKept,
+    StoreOpened,
 )
 
 
@@ -51,8 +51,8 @@ def serve(pipe: MessageChannel) -> NoReturn:
             pipe.send(Failed("raised", f"received {error}"))
             _leave(1)
         reply: Reply
-        if isinstance(order, KeepStore):
-            store, reply = _keep_store(order)
+        if isinstance(order, OpenStore):
+            store, reply = _open_store(order)
         elif isinstance(order, RunTask):
             store, reply = _run_task(order, pipe, store)
         else:
@@ -68,10 +68,10 @@ def _keep_store(order: KeepStore) -> tuple[Any, Reply]:
     from paceline.comm.torch import keep_store
 
     try:
-        store = keep_store(order.address, order.port, timeout_s=order.timeout_s)
+        store = open_store_at(order.address, order.port, timeout_s=order.timeout_s)
     except (OSError, RuntimeError) as error:
         return None, Failed("raised", str(error).partition("\n")[0])
-    return store, StoreKept(store.port)
+    return store, StoreOpened(store.port)
 
 
 def _import_and_warm_up() -> None:
