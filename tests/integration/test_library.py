@@ -17,7 +17,7 @@ from library_uses import USES, in_session
 from paceline.errors import UsageError
 from paceline.launch.local import LocalPool
 from paceline.library.world import World
-from paceline.strategies import CarriesReach, strategies
+from paceline.strategies import DetectsUnreached, strategies
 from toys import toy_model
 
 TOLERANCE = 1e-9  # float64 rounds at 1e-16; a few steps amplify that by orders, not by seven
@@ -48,7 +48,7 @@ def test_what_is_held_back_is_not_sent(pool: LocalPool, strategy: str) -> None:
     for counted, predicted, num_parameters in on(pool, 2, "traffic", strategy=strategy):
         assert counted
         # A strategy that carries along whether anybody reached a parameter sends one number more for each.
-        more = 8 * num_parameters if issubclass(strategies.get(strategy), CarriesReach) else 0
+        more = 8 * num_parameters if issubclass(strategies.get(strategy), DetectsUnreached) else 0
         for (op, nbytes), (expected_op, expected) in zip(counted, sorted(predicted), strict=True):
             # A user's loop may look at all gradients, so there sharded gives every worker every sum.
             assert op in (expected_op, ("all_reduce", None) if strategy == "sharded" else expected_op)

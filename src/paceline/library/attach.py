@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from paceline.comm import Comm
 from paceline.errors import RunError, UsageError
 from paceline.library.consistency import DataCheck, check_alike
-from paceline.strategies import CarriesReach, Guarantee, Strategy, Worker, WrappedModel
+from paceline.strategies import DetectsUnreached, Guarantee, Strategy, Worker, WrappedModel
 from paceline.strategies.base import USER_LOOP
 from paceline.strategies.capabilities import as_asynchronous, micro_batches_of, no_sync_of, optimizer_of
 from paceline.train.batchnorm import synchronise_statistics
@@ -57,7 +57,7 @@ class Attachment:
         self._uses_gradient_hook = _overrides(strategy, "on_gradient")
         self._averages_gradients = self._uses_gradient_hook or _overrides(strategy, "after_backward")
         self._is_wrapped = isinstance(strategy, WrappedModel)
-        self._checks_reach = self._averages_gradients and not isinstance(strategy, CarriesReach)
+        self._checks_reach = self._averages_gradients and not isinstance(strategy, DetectsUnreached)
         self._data = DataCheck(model) if check_data and as_asynchronous(strategy) is None else None
         self._known = set(self.worker.parameters)
         self._queued: set[int] = set()  # running backwards with a queued callback

@@ -18,7 +18,7 @@ from paceline.strategies.base import Guarantee, Strategy, Worker, gradient_of
 from paceline.strategies.capabilities import (
     Accumulating,
     BufferEstimate,
-    CarriesReach,
+    DetectsUnreached,
     GradientBuffers,
     Tunable,
     TunedValues,
@@ -261,7 +261,7 @@ class GradientBuckets:
 
 
 @dataclass(kw_only=True)
-class Bucketed(Accumulating, GradientBuffers, CarriesReach, BufferEstimate, Tunable, Strategy):
+class Bucketed(Accumulating, GradientBuffers, DetectsUnreached, BufferEstimate, Tunable, Strategy):
     """Base class of strategies that exchange gradients in buckets while backward runs."""
 
     tuned_options: ClassVar[Mapping[str, TunedValues]] = {"bucket_mb": TunedValues.BUCKET_MB}

@@ -139,7 +139,7 @@ class GradientBuffers(ScaledLoss):
         """Return the parameters for which `on_gradient` is called. Without this capability it is called for all."""
 
 
-class CarriesReach:
+class DetectsUnreached:
     """A strategy that implements `GradientPolicy.none_where_unreached` itself; else `paceline.parallel` does."""
 
 
