@@ -19,7 +19,7 @@ from paceline.launch.base import Task
 from paceline.recipe import Recipe
 from paceline.results import SCHEMA, CompareResult, Environment, RunRecord, convert
 from paceline.results.worker_report import WorkerReport
-from paceline.runs import Folder, finite, list_runs, read, timestamped, write_run
+from paceline.runs import Folder, list_runs, nonfinite_to_none, read, timestamped, write_run
 from paceline.study.compare import Compare
 from paceline.study.engine import StudyOutcome, run_study
 from paceline.study.entries import make_entry
@@ -155,7 +155,7 @@ def test_folders_that_are_no_runs(tmp_path: Path) -> None:
 
 def test_numbers_that_json_does_not_have() -> None:
     value = {"a": [1.0, math.nan, (math.inf, -math.inf)], 3: {"b": True, "c": None, "d": "x", "e": 2}}
-    assert finite(value) == {"a": [1.0, None, [None, None]], "3": {"b": True, "c": None, "d": "x", "e": 2}}
+    assert nonfinite_to_none(value) == {"a": [1.0, None, [None, None]], "3": {"b": True, "c": None, "d": "x", "e": 2}}
 
 
 def test_nan_is_written_as_null(tmp_path: Path) -> None:

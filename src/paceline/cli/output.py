@@ -17,7 +17,7 @@ from paceline.errors import RunError, UsageError
 from paceline.output_files import atomic_file, is_stream
 from paceline.present.numbers import counted
 from paceline.present.terminal import say, show
-from paceline.runs import finite
+from paceline.runs import nonfinite_to_none
 from paceline.text import plain_text, wrapped
 
 if TYPE_CHECKING:  # these need torch, which --help does without
@@ -64,7 +64,7 @@ def write_json(value: Any, target: str) -> None:
     """Write a result as JSON to the file of --json. `-` is standard output, and an empty name writes nothing."""
     if not target:
         return
-    text = json.dumps(finite(value), indent=1) + "\n"
+    text = json.dumps(nonfinite_to_none(value), indent=1) + "\n"
     if target == "-":
         sys.stdout.write(text)
         sys.stdout.flush()

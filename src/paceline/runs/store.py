@@ -206,7 +206,7 @@ def _step_lines(worker: WorkerReport) -> Iterator[str]:
     columns = ("iteration_s", "data_s", "loss", "num_right", "num_answers", "num_samples")
     for step in range(len(worker.iteration_s)):
         row = {"kind": "step", "step": step, **{column: getattr(worker, column)[step] for column in columns}}
-        yield json.dumps(finite(row)) + "\n"
+        yield json.dumps(nonfinite_to_none(row)) + "\n"
 
 
 def finite(value: Any) -> Any:
@@ -216,7 +216,7 @@ def finite(value: Any) -> Any:
     if isinstance(value, Value):
         return to_json(value)
     if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
+        return {str(key): nonfinite_to_none(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
+        return [nonfinite_to_none(item) for item in value]
     return value
