@@ -53,7 +53,7 @@ class _Cycles(TypedDict):
 def events(simulation: Simulation) -> Iterator[Event]:
     """Yield every event, ordered by cycle; within a cycle, an event follows the events that it depends on."""
     for record in simulation.records():
-        found = [event for index in range(len(record.one.strips)) for event in _of_strip(simulation, record, index)]
+        found = [event for index in range(len(record.one.strips)) for event in _strip_events(simulation, record, index)]
         yield from sorted(found, key=lambda event: (event.cycle, OPERATIONS.index(event.operation), event.place))
 
 
@@ -64,16 +64,16 @@ def count_events(simulation: Simulation) -> int:
     return shape.num_multiplications + shape.num_additions + sends
 
 
-def _of_strip(simulation: Simulation, record: Record, index: int) -> Iterator[Event]:
+def _strip_events(simulation: Simulation, record: Record, index: int) -> Iterator[Event]:
     strip = record.one.strips[index]
     num_rows = record.pes.partial_sums.shape[1]
     for row in range(num_rows):
         for column in range(strip.num_columns):
             for output in range(simulation.plan.shape.output_width):
-                yield from _of_row(simulation, record, index, (row, column, output))
+                yield from _row_events(simulation, record, index, (row, column, output))
     for column in range(strip.num_columns):
         for output in range(simulation.plan.shape.output_width):
-            yield from _of_column(record, index, column, output)
+            yield from _column_events(record, index, column, output)
 
 
 def _of_row(simulation: Simulation, record: Record, index: int, where: tuple[int, int, int]) -> Iterator[Event]:

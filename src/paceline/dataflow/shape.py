@@ -99,18 +99,18 @@ class ConvAxis:
         return _for_each(self._outputs_of_blocks, block, part)
 
     def _real(self, part: int) -> int:
-        return int(self._new(part).sum())
+        return int(self._num_first_read(part).sum())
 
     def _blocks(self, block: int, part: int) -> int:
-        pixels = np.add.reduceat(self._new(part), np.arange(0, self.outputs, part))
+        pixels = np.add.reduceat(self._num_first_read(part), np.arange(0, self.outputs, part))
         return int(ceiling(pixels, block).sum())
 
     def _outputs_of_blocks(self, block: int, part: int) -> int:
-        new = self._new(part)
+        new = self._num_first_read(part)
         read = np.cumsum(new)
         begin = np.arange(self.outputs) // part * part
         end = read - (read - new)[begin]  # index behind each output's pixels among those of its strip
-        start = end - self._last(self.kernel)
+        start = end - self._num_last_inside(self.kernel)
         return int(((end - 1) // block - start // block + 1)[end > start].sum())
 
     def _new(self, part: int) -> NDArray[np.int64]:

@@ -141,7 +141,7 @@ class Simulation:
         busy = 0
         for one in self.plan.passes():
             schedule = self.plan.schedule(one)
-            busy += one.num_columns * (schedule.adder_cycles + self._others(one) * schedule.worker_cycles)
+            busy += one.num_columns * (schedule.adder_cycles + self._num_other_pes(one) * schedule.worker_cycles)
         return busy / (self.plan.num_logical_pes * self.cycles)
 
     @property
@@ -151,7 +151,7 @@ class Simulation:
 
     def _busy_in(self, one: Pass) -> NDArray[np.int64]:
         schedule = self.plan.schedule(one)
-        busy = schedule.adder_busy.astype(np.int64) + self._others(one) * schedule.worker_busy
+        busy = schedule.adder_busy.astype(np.int64) + self._num_other_pes(one) * schedule.worker_busy
         return np.asarray(one.num_columns * busy)
 
     def _others(self, one: Pass) -> int:

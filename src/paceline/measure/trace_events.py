@@ -101,9 +101,9 @@ def merged_events(workers: Sequence[WorkerLines], arrows: Arrows) -> list[Event]
     for worker in sorted(workers, key=lambda worker: worker.rank):
         operations, num_lanes = _draw_operations(worker)
         events += _names(worker, num_lanes)
-        events += [piece.event(Track(worker.pid, worker.pid)) for piece in nested(_loop(worker))]
+        events += [piece.event(Track(worker.pid, worker.pid)) for piece in nested(_loop_slices(worker))]
         events += [operation.piece.event(operation.track) for operation in operations]
-        events += _resources(worker)
+        events += _resource_counters(worker)
         drawn += operations
     return [*events, *_message_arrows(drawn, arrows), *_collective_arrows(drawn, arrows)]
 
@@ -169,7 +169,7 @@ def _message_arrows(drawn: Sequence[DrawnOperation], arrows: Arrows) -> Iterator
     """Yield an arrow from every send to the receive of its message."""
     sends = {_message(one): one for one in drawn if one.line["op"] == "send"}
     for one in drawn:
-        send = sends.get(_message(one)) if one.line["op"] == "recv" else None
+        send = sends.get(_message_identity(one)) if one.line["op"] == "recv" else None
         if send is not None:
             source, target = (send.track, send.piece), (one.track, one.piece)
             yield from arrows.between_slices(
@@ -221,7 +221,7 @@ def _resources(worker: WorkerLines) -> Iterator[Event]:
         return
     samples = sorted(worker.samples, key=lambda line: line["time_s"])
     before: Line | None = None
-    for line in _around(samples, *period_s):
+    for line in _samples_around(samples, *period_s):
         time_s = line["time_s"]
         for key, name in LEVELS.items():
             if line.get(key) is not None:

@@ -86,7 +86,7 @@ def _convert(node: fx.Node, traced: fx.GraphModule, aliases: dict[str, str]) -> 
     elif node.op == "call_method":
         reader = METHODS.get(str(node.target))
     converted = reader(reading) if reader is not None else None
-    return [_in_float(node, reading, traced)] if converted is None else converted
+    return [_float_op(node, reading, traced)] if converted is None else converted
 
 
 def _in_float(node: fx.Node, reading: Reading, traced: fx.GraphModule) -> FloatOp:

@@ -112,7 +112,7 @@ def _fold(graph: Graph) -> Graph:
                 ops[before.name] = _scaled(before, op)
                 renamed[op.name] = before.name
                 continue
-            op = _on_its_own(op)
+            op = _as_depthwise_conv(op)
         ops[op.name] = op
     return Graph(graph.input, tuple(ops.values()), renamed.get(graph.output, graph.output))
 

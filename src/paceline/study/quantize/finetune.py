@@ -85,7 +85,7 @@ def finetune(
         raise divergence_error("weights are not finite", recipe)
     model.load_state_dict(state)
     finetuned = Finetuning(strategy=entry.label, workers=entry.num_workers, lr=recipe.optimizer.lr, **workers[0])
-    return model.trained(), finetuned
+    return model.current_graph(), finetuned
 
 
 def divergence_error(reason: str, recipe: Recipe) -> RunError:
