@@ -21,7 +21,7 @@ from paceline.present.charts import registry
 from paceline.present.charts.registry import Rows, make_sections, shown_first
 from paceline.present.charts.shared_figures import MAX_POINTS, thinned
 from paceline.present.charts.timeline import MAX_SPANS, timeline
-from paceline.present.model import Page
+from paceline.present.page_parts import Page
 from paceline.present.pages import combine_sources
 from paceline.present.rows import ShownRow
 from paceline.present.text_renderers import as_markdown

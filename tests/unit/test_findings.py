@@ -10,7 +10,7 @@ import pytest
 from measured_samples import KINDS, measured_study
 from paceline.present import comparison_findings, conditions, measurement_findings, numbers
 from paceline.present.comparison_page import tiles
-from paceline.present.model import Finding
+from paceline.present.page_parts import Finding
 from paceline.present.rows import named_rows
 from paceline.results import Environment, Final, Overhead, Row, Versus, changed
 from paceline.study.run_results import combine

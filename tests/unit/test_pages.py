@@ -14,13 +14,13 @@ import pytest
 
 from paceline.errors import RunError, UsageError
 from paceline.present import collect, page_in_memory, page_of
-from paceline.present.chart import shortened, wrapped
+from paceline.present.chart import short_label_of, wrapped_label_of
 from paceline.present.charts import registry
 from paceline.present.columns import comparison_table, speed_table
 from paceline.present.comparison_page import notices
 from paceline.present.html import render
-from paceline.present.model import Finding, Page, Table, Visibility
 from paceline.present.numbers import DASH
+from paceline.present.page_parts import Finding, Page, Table, Visibility
 from paceline.present.pages import PageContent, presenters
 from paceline.present.rows import MAX_LABEL, ShownRow, named_rows, names_to_explain
 from paceline.present.styles import PALETTE, styles
@@ -98,8 +98,8 @@ def test_strategies_beyond_the_palette_differ_in_dash_and_marker() -> None:
 
 def test_long_labels_are_wrapped_as_plain_text() -> None:
     rows = shown(combine([result("overlap:bucket_mb=5+int8", 0.01)]), combine([result("<b>%{y}", 0.01)]))
-    assert wrapped(rows[0]) == "overlap<br>:bucket_mb=5<br>+int8"
-    assert wrapped(rows[1]) == "&lt;b&gt;%\N{ZERO WIDTH SPACE}{y}"
+    assert wrapped_label_of(rows[0]) == "overlap<br>:bucket_mb=5<br>+int8"
+    assert wrapped_label_of(rows[1]) == "&lt;b&gt;%\N{ZERO WIDTH SPACE}{y}"
 
 
 def _leaves(address: str | None) -> bool:
@@ -320,10 +320,10 @@ class TestNames:
         assert f'title="{longest.full_label}"' in page
 
     def test_names_at_an_axis_are_short_and_differ(self, material: PageContent) -> None:
-        ticks = [shortened(row) for row in material.rows]
+        ticks = [short_label_of(row) for row in material.rows]
         assert len(set(ticks)) == len(ticks)
         assert max(len(tick) for tick in ticks) <= 22
-        assert max(wrapped(row).count("<br>") for row in material.rows) <= 3
+        assert max(wrapped_label_of(row).count("<br>") for row in material.rows) <= 3
 
     def test_nothing_on_the_page_is_a_python_value(self, material: PageContent) -> None:
         page = page_of(material)

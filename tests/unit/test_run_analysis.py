@@ -14,7 +14,7 @@ from made_up import made_up_worker
 from made_up_lines import even_steps
 from paceline.present import page_in_memory
 from paceline.present.measurement_findings import stragglers
-from paceline.present.model import Page
+from paceline.present.page_parts import Page
 from paceline.present.studies.run import run_facts
 from paceline.present.terminal import show
 from paceline.recipe import Recipe

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from made_up import made_up_bench
 from paceline.present import page_of
-from paceline.present.model import ALWAYS_SHOWN, Column, Finding, Page, Table, Visibility, plain_table
+from paceline.present.page_parts import ALWAYS_SHOWN, Column, Finding, Page, Table, Visibility, plain_table
 from paceline.present.studies.bench import bench_page
 from paceline.present.studies.dataflow import network_page
 from paceline.present.studies.runs import diff_page, list_page

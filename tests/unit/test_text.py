@@ -20,7 +20,7 @@ from paceline.cli import main
 from paceline.cli.output import PlainConsole
 from paceline.cli.progress import strategy_progress
 from paceline.errors import RunError, UsageError, WorkerError
-from paceline.present.model import plain_table
+from paceline.present.page_parts import plain_table
 from paceline.present.terminal import show_tables
 from paceline.results import StudyResult, changed
 from paceline.runs import read, timestamped

@@ -50,7 +50,7 @@ def main() -> None:
 
     On an error, print one sentence and exit with 2 if the request was wrong, or with 1 if it failed while running.
     """
-    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGTERM, _handle_sigterm)
     # Otherwise the C++ code of torch prints its own stack trace before our one-sentence error.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     try:
@@ -67,6 +67,6 @@ def main() -> None:
         sys.exit(2 if isinstance(error, UsageError) else 1)
 
 
-def _terminated(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
+def _handle_sigterm(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
     """Treat SIGTERM like Ctrl-C: stop the workers and mark the run as interrupted."""
     raise KeyboardInterrupt

@@ -23,7 +23,7 @@ def list_sources(context: typer.Context) -> None:
         return
     from paceline.cli.output import console_for
     from paceline.data import data_sources
-    from paceline.present.model import plain_table
+    from paceline.present.page_parts import plain_table
     from paceline.present.terminal import show_tables
 
     show_tables(console_for(""), [plain_table(("data", "description"), list(data_sources().items()))])

@@ -10,7 +10,7 @@ ORDER = 8
 def models() -> None:
     """List built-in models. The option --model also accepts your own file.py:factory."""
     from paceline.cli.output import console_for
-    from paceline.present.model import plain_table
+    from paceline.present.page_parts import plain_table
     from paceline.present.terminal import show_tables
     from paceline.study.catalogue import model_catalogue
 

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Column, Table
 from rich.text import Text
 
-from paceline.present.numbers import DASH, number, percent
+from paceline.present.numbers import DASH, number, percentage
 from paceline.results import RunResult, StudyResult
 from paceline.study.base import Cell, StudyListener
 from paceline.study.entries import Entry
@@ -166,7 +166,7 @@ class StrategyBars(StrategyProgress):
         where = f"{event['step']}/{event['total_steps']}"
         if self._repeats > 1:
             where = f"repeat {self._repeat + 1}, {where}"
-        figures = {"loss": number(event["loss"]), "accuracy": percent(event["accuracy"])}
+        figures = {"loss": number(event["loss"]), "accuracy": percentage(event["accuracy"])}
         self._update(entry, event["step"] / max(event["total_steps"], 1), where=where, **figures)
 
     def done(self, entry: Entry, repeat: int, result: RunResult) -> None:
@@ -210,7 +210,7 @@ class PlainLines(StrategyProgress):
         final = result.final
         self.say(
             f"{entry.label}{which}: {result.steps} steps in {result.train_s:.1f} s, "
-            f"training loss {number(final.train_loss)}, test accuracy {percent(final.test_accuracy)}"
+            f"training loss {number(final.train_loss)}, test accuracy {percentage(final.test_accuracy)}"
         )
 
 

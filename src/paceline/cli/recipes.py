@@ -16,7 +16,7 @@ def list_recipes(context: typer.Context) -> None:
     if context.invoked_subcommand is not None:
         return
     from paceline.cli.output import console_for
-    from paceline.present.model import plain_table
+    from paceline.present.page_parts import plain_table
     from paceline.present.terminal import say, show_tables
     from paceline.recipe import builtin_recipes
 

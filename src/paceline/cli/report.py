@@ -33,7 +33,7 @@ def report(
     """Write a self-contained HTML page with the results of runs and studies."""
     from paceline.present import collect, page_of
     from paceline.present.chart_images import write_figures
-    from paceline.present.html import write_page, write_whole
+    from paceline.present.html import write_atomically, write_page
     from paceline.present.text_renderers import as_markdown
     from paceline.runs import folder_of
 
@@ -46,7 +46,7 @@ def report(
     if markdown == "-":
         print(plain_text(as_markdown(page), keep_lines=True), end="")
     elif markdown:
-        write_whole(Path(markdown), as_markdown(page))
+        write_atomically(Path(markdown), as_markdown(page))
         print(markdown)
     if figures is not None:
         print(f"{figures}: {len(pictures)} pictures", file=stream)

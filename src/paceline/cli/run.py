@@ -34,7 +34,7 @@ def run(recipe: Any, session: Any) -> None:
         say(
             session.console,
             f"{model_and_data(recipe, facts)}, {processes_of(entry)}, global batch {recipe.batch_size}, "
-            f"{facts.total_steps} steps under {entry.label}, comm {recipe.comm}{session.where(recipe.cluster)}",
+            f"{facts.total_steps} steps under {entry.label}, comm {recipe.comm}{session.place_words(recipe.cluster)}",
         )
         bars = strategy_progress([entry], repeats=1, console=session.console)
         with session.listener(bars) as listener, bars:

@@ -21,8 +21,8 @@ def strategies(
 ) -> None:
     """List strategies with their guarantee and predicted traffic per step, and list codecs."""
     from paceline.cli.output import console_for, write_json
-    from paceline.present.model import plain_table
     from paceline.present.numbers import DASH, megabytes
+    from paceline.present.page_parts import plain_table
     from paceline.present.terminal import show_tables
     from paceline.results.commands import StrategyCatalogue
     from paceline.results.study import SCHEMA

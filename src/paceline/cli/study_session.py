@@ -133,7 +133,7 @@ class StudySession:
         """Return the launcher that the options and the cluster select."""
         return launcher_for(self.request, cluster or self.request.cluster, single_process=single_process)
 
-    def where(self, cluster: ClusterConfig) -> str:
+    def place_words(self, cluster: ClusterConfig) -> str:
         """Say where workers run, as the end of a sentence. For plain processes on this host, return an empty text."""
         words = self.launcher(cluster).describe().words
         return f", {words}" if words else ""
@@ -177,7 +177,7 @@ class StudySession:
         from paceline.study.engine import run_study
 
         study, folder = self.choose(kind, prepare, recipe, own_keys)
-        introduce(self.console, study, self.where(study.recipe.cluster))
+        introduce(self.console, study, self.place_words(study.recipe.cluster))
         progress = StudyProgress(self.console, has_bar_per_entry=has_bar_per_entry, on_stage=on_stage)
         with interruptible(), self.listener(progress) as listener, progress:
             outcome = run_study(study, self.launch, listener, self.out, resume=folder)

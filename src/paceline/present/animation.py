@@ -12,7 +12,7 @@ from paceline.dataflow.placement import Pass
 from paceline.dataflow.simulation_results import number_text, pe_contents
 from paceline.dataflow.simulator import Simulation
 from paceline.errors import UsageError
-from paceline.present.html import policy_for, render_template, template_file, write_whole
+from paceline.present.html import policy_for, render_template, template_file, write_atomically
 from paceline.present.studies.dataflow import about_conv
 from paceline.results import Json
 
@@ -43,7 +43,7 @@ def write_animation(simulation: Simulation, output: str | Path) -> Path:
         script=script,
         policy=policy_for([script]),
     )
-    write_whole(Path(output), page)
+    write_atomically(Path(output), page)
     return Path(output)
 
 

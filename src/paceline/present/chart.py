@@ -125,10 +125,10 @@ def compact(value: Any) -> Any:
 
 def label_of(row: ShownRow) -> str:
     """Return the full label of a row, escaped for a hover text."""
-    return plain(row.full_label)
+    return plotly_text(row.full_label)
 
 
-def wrapped(row: ShownRow) -> str:
+def wrapped_label_of(row: ShownRow) -> str:
     """Return the label of a row for an axis, broken into lines before its options and its codec.
 
     A label that needs more than `MAX_LINES` lines is replaced by the short label.
@@ -136,7 +136,7 @@ def wrapped(row: ShownRow) -> str:
     lines = _lines(row.label)
     if len(lines) > MAX_LINES:
         lines = _lines(row.short_label)
-    return "<br>".join(plain(line.strip()) for line in lines)
+    return "<br>".join(plotly_text(line.strip()) for line in lines)
 
 
 def _lines(label: str) -> list[str]:
@@ -150,11 +150,11 @@ def _lines(label: str) -> list[str]:
     return lines
 
 
-def shortened(row: ShownRow) -> str:
+def short_label_of(row: ShownRow) -> str:
     """Return the short label of a row, escaped for an axis."""
-    return plain(row.short_label)
+    return plotly_text(row.short_label)
 
 
-def plain(text: str) -> str:
+def plotly_text(text: str) -> str:
     """Escape text for plotly, which interprets markup and %{} in strings."""
     return html.escape(text, quote=False).replace("%{", "%\N{ZERO WIDTH SPACE}{")

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import RunError, UsageError
-from paceline.present.chart import Chart, plain
+from paceline.present.chart import Chart, plotly_text
 from paceline.present.html import write_page
-from paceline.present.model import Page
+from paceline.present.page_parts import Page
 from paceline.runs.store import disk_errors
 
 WIDTH = 900  # pixels; a PNG has twice as many
@@ -106,7 +106,7 @@ def _with_file_names(charts: Sequence[Chart]) -> Iterator[tuple[str, Chart, int,
             while name in used:
                 name, repeat = f"{base}-{repeat}", repeat + 1
             used.add(name)
-            yield name, chart, number, plain(chart.title_of(number))
+            yield name, chart, number, plotly_text(chart.title_of(number))
 
 
 def _file_name(text: str) -> str:

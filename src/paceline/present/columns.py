@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from paceline.present.model import Column, Table, Visibility
 from paceline.present.numbers import (
     DASH,
     TIMES,
@@ -15,7 +14,7 @@ from paceline.present.numbers import (
     megabytes,
     milliseconds,
     number,
-    percent,
+    percentage,
     plus_minus,
     seconds,
     share,
@@ -24,6 +23,7 @@ from paceline.present.numbers import (
     times,
     whole,
 )
+from paceline.present.page_parts import Column, Table, Visibility
 from paceline.present.rows import ShownRow
 from paceline.results import Row, RunResult, SplitMean, WorkerResult, WorkerSplit
 
@@ -153,8 +153,10 @@ def _comparison_columns(rows: Sequence[ShownRow]) -> list[RowColumn]:
             places=TERMINAL | MARKDOWN | HTML,
         ),
         Column("test", lambda row: number(row.final.test_loss, 3), group="Loss", places=NOTEBOOK | HTML),
-        Column("train", lambda row: percent(row.final.train_accuracy), group="Accuracy", places=HTML),
-        Column("test", lambda row: percent(row.final.test_accuracy), group="Accuracy", short="test", help="accuracy"),
+        Column("train", lambda row: percentage(row.final.train_accuracy), group="Accuracy", places=HTML),
+        Column(
+            "test", lambda row: percentage(row.final.test_accuracy), group="Accuracy", short="test", help="accuracy"
+        ),
         Column(
             "Replica drift",
             lambda row: drift(row.replica_drift),
@@ -208,7 +210,7 @@ def _spread_columns(*, has_interval: bool) -> list[RowColumn]:
 def _time_column(target: float | None) -> RowColumn:
     """Return the column of the training time, or of the time until the target accuracy if a target was set."""
     if target is not None:
-        return Column(f"Train to {percent(target)}, s", _time_to_target, short=f"s to {target:.4g}")
+        return Column(f"Train to {percentage(target)}, s", _time_to_target, short=f"s to {target:.4g}")
     return Column("Train, s", lambda row: seconds(row.train_s), short="train s", importance=10, places=TERMINAL | HTML)
 
 
@@ -226,9 +228,9 @@ def _worker_columns(splits: Mapping[int, WorkerSplit]) -> list[Column[WorkerResu
         Column(
             "train", lambda w: number(w.train_loss), group="Loss", short="train loss", importance=50, places=details
         ),
-        Column("train", lambda w: percent(w.train_accuracy), group="Accuracy", short="train", places=details),
+        Column("train", lambda w: percentage(w.train_accuracy), group="Accuracy", short="train", places=details),
         Column("test", lambda w: number(w.test_loss), group="Loss", short="test loss", importance=40),
-        Column("test", lambda w: percent(w.test_accuracy), group="Accuracy", short="test"),
+        Column("test", lambda w: percentage(w.test_accuracy), group="Accuracy", short="test"),
         Column("Sent, MB", lambda w: megabytes(w.sent_bytes), short="MB sent"),
         Column("Received, MB", lambda w: megabytes(w.received_bytes), places=HTML),
         Column(

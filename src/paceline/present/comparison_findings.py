@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.present.model import Finding, Kind
 from paceline.present.numbers import (
     bare_percent,
     counted,
     duration,
     duration_interval,
-    few,
-    listed,
-    percent,
+    join_few,
+    join_words,
+    percentage,
     significant,
     times,
     times_interval,
 )
+from paceline.present.page_parts import Finding, Kind
 from paceline.present.rows import fastest_row, rivals
 from paceline.results import Row, Versus
 
@@ -39,7 +39,7 @@ def headline(rows: Sequence[Row]) -> Finding:
     # "faster" (median ratio below one, median time not) is a tie, too.
     ties = [label for label, verdict in verdicts.items() if verdict not in ("slower", ONE_REPEAT)]
     if len(ties) == len(verdicts):
-        same = listed([fastest.label, *ties])
+        same = join_words([fastest.label, *ties])
         text = f"No difference in time per iteration at 95 % confidence {where}: {same}."
         return Finding(text, kind="headline")
     once = " in one repeat" if ONE_REPEAT in verdicts.values() else ""
@@ -69,11 +69,11 @@ def speed(rows: Sequence[Row]) -> list[Finding]:
         first, *rest = slower
         parts = [f"{_less(first)} less time per iteration than {first.label}{_less_bounds(first, '95 % interval ')}"]
         parts += [f"{_less(row)} less than {row.label}{_less_bounds(row)}" for row in rest]
-        found.append(Finding(f"{name} takes {few(parts)}.", "Speed", "detail"))
+        found.append(Finding(f"{name} takes {join_few(parts)}.", "Speed", "detail"))
     if ties := [row for row in others if _versus(row).verdict in ("no difference", "faster")]:
         parts = [f"{row.label} ({times(_versus(row).ratio)} times as long{_bounds(row)})" for row in ties]
         kind: Kind = "detail" if len(ties) == len(others) else "finding"  # if all tie, the headline says so already
-        found.append(Finding(f"Not distinguishable from {name} at 95 % confidence: {few(parts)}.", "Speed", kind))
+        found.append(Finding(f"Not distinguishable from {name} at 95 % confidence: {join_few(parts)}.", "Speed", kind))
     if unknown := [row for row in others if _versus(row).verdict == ONE_REPEAT]:
         parts = [f"{row.label} takes {times(_versus(row).ratio)} times as long" for row in unknown]
         found.append(Finding(f"Compared with {name} in this one repeat: {few(parts)}.", "Speed", "detail"))
@@ -121,7 +121,7 @@ def against_one_worker(rows: Sequence[Row]) -> list[Finding]:
     behind = [row for row in rivals(rows) if row.workers > 1 and row.speedup is not None and row.speedup < 1]
     if behind:
         parts = [f"{row.label} (speed-up {times(row.speedup)})" for row in behind]
-        text += f" Slower than one worker: {listed(parts)}."
+        text += f" Slower than one worker: {join_words(parts)}."
     return [Finding(text, title, "detail")]
 
 
@@ -163,20 +163,20 @@ def learning(rows: Sequence[Row]) -> list[Finding]:
     lost = [row.label for row in rows if row.final.train_loss is None]
     found = []
     if lost:
-        text = f"Training diverged: the loss of {listed(lost)} is not a finite number at the end."
+        text = f"Training diverged: the loss of {join_words(lost)} is not a finite number at the end."
         found.append(Finding(text, title, "problem"))
     groups: dict[str, list[str]] = {}
     scored = [(row, row.final.test_accuracy) for row in rows if row.final.test_accuracy is not None]
     for row, accuracy in sorted(scored, key=lambda pair: -pair[1]):
-        groups.setdefault(percent(accuracy), []).append(row.label)
+        groups.setdefault(percentage(accuracy), []).append(row.label)
     if len(groups) == 1:
         ((figure, labels),) = groups.items()
-        whose = f" for {listed(labels)}" if len(scored) < len(rows) else " for all" if len(scored) > 1 else ""
+        whose = f" for {join_words(labels)}" if len(scored) < len(rows) else " for all" if len(scored) > 1 else ""
         found.append(Finding(f"Test accuracy at the end: {figure}{whose}.", title, "detail"))
     elif groups:
-        parts = [f"{figure} ({listed(labels)})" for figure, labels in groups.items()]
+        parts = [f"{figure} ({join_words(labels)})" for figure, labels in groups.items()]
         is_long = len(parts) > MAX_ACCURACY_GROUPS
-        text = f"from {parts[-1]} to {parts[0]}" if is_long else listed(parts)
+        text = f"from {parts[-1]} to {parts[0]}" if is_long else join_words(parts)
         found.append(Finding(f"Test accuracy at the end: {text}.", title, "detail"))
     return found
 
@@ -201,23 +201,23 @@ def replicas(rows: Sequence[Row]) -> list[Finding]:
     ]
     sentences = []
     if same := [row.label for row in several if row.replicas_equal and not row.replica_drift]:
-        which = "every worker" if len(same) == len(several) else f"every worker of {few(same)}"
+        which = "every worker" if len(same) == len(several) else f"every worker of {join_few(same)}"
         sentences.append(f"Replicas are equal: {which} ended with the same parameters, bit for bit.")
     if joined := [row for row in several if row.replicas_equal and row.replica_drift]:
         parts = [f"{row.label} (drift {significant(row.replica_drift)})" for row in joined]
-        sentences.append(f"Replicas differed during training and were averaged at the end: {listed(parts)}.")
+        sentences.append(f"Replicas differed during training and were averaged at the end: {join_words(parts)}.")
     if allowed := [row for row in apart if row.guarantee != "EXACT"]:
         parts = [
             f"{row.label} (drift {significant(row.replica_drift)}, guarantee {row.guarantee.lower()})"
             for row in allowed
         ]
-        sentences.append(f"Replicas differ at the end, as the guarantee allows: {listed(parts)}.")
+        sentences.append(f"Replicas differ at the end, as the guarantee allows: {join_words(parts)}.")
     return [*found, *([Finding(" ".join(sentences), title, "detail")] if sentences else [])]
 
 
 def _where(rows: Sequence[Row]) -> str:
     counts = sorted({row.workers for row in rows})
-    return f"on {listed([str(count) for count in counts], 'or')} worker{'' if counts == [1] else 's'}"
+    return f"on {join_words([str(count) for count in counts], 'or')} worker{'' if counts == [1] else 's'}"
 
 
 def _time(row: Row, where: str) -> str:

@@ -7,8 +7,18 @@ from typing import Any, TypeVar
 
 from paceline.present import comparison_findings, conditions, measurement_findings
 from paceline.present.columns import comparison_table, speed_table, worker_table
-from paceline.present.model import Facts, Finding, KeyEntry, Page, PageSection, Table, Tile, Visibility
-from paceline.present.numbers import TIMES, amount, counted, duration, duration_interval, listed, percent, share, times
+from paceline.present.numbers import (
+    TIMES,
+    amount,
+    counted,
+    duration,
+    duration_interval,
+    join_words,
+    percentage,
+    share,
+    times,
+)
+from paceline.present.page_parts import Facts, Finding, KeyEntry, Page, PageSection, Table, Tile, Visibility
 from paceline.present.pages import PageContent, ending_words, requested_repeats
 from paceline.present.rows import ShownRow, fastest_row, names_to_explain
 from paceline.present.styles import styles_of
@@ -104,10 +114,10 @@ def notices(material: PageContent) -> list[Finding]:
             f"Combined from {len(sources)} folders that were not measured interleaved: load on the machine may have "
             "slowed some of them and not others."
         )
-    texts += [f"The recipes differ in {key}: {listed(values)}." for key, values in material.differing.items()]
+    texts += [f"The recipes differ in {key}: {join_words(values)}." for key, values in material.differing.items()]
     machines = {str(source.environment.processor) for source in sources}
     if len(machines) > 1:
-        texts.append(f"They were measured on different machines: {listed(sorted(machines))}.")
+        texts.append(f"They were measured on different machines: {join_words(sorted(machines))}.")
     return [Finding(text, "Notice", "caution") for text in texts]
 
 
@@ -190,7 +200,7 @@ def tiles(rows: Sequence[ShownRow]) -> list[Tile]:
         if mean.step_s:
             found.append(Tile("Waiting", share(mean.waiting_s / mean.step_s), "of a step, for slower workers"))
     if row.final.test_accuracy is not None:
-        found.append(Tile("Test accuracy", percent(row.final.test_accuracy), "at the end"))
+        found.append(Tile("Test accuracy", percentage(row.final.test_accuracy), "at the end"))
     if row.workers > 1:
         sent = max((worker.sent_bytes for worker in row.per_worker), default=None)
         found.append(Tile("Sent per worker", amount(sent), "over the run, at most"))

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from paceline.errors import UsageError
 from paceline.measure.inject import Injection
-from paceline.present.model import Fact, Finding
-from paceline.present.numbers import DASH, counted, listed, significant
+from paceline.present.numbers import DASH, counted, join_words, significant
+from paceline.present.page_parts import Fact, Finding
 from paceline.recipe import Recipe
 from paceline.results import Environment, Json, Row, RunResult
 from paceline.runs import name_of
@@ -64,7 +64,7 @@ def special_facts(recipes: Sequence[Recipe]) -> list[Fact]:
     profiled = list(dict.fromkeys(recipe.measure.profile or "none" for recipe in recipes))
     nodes = list(dict.fromkeys(str(recipe.cluster) or "none" for recipe in recipes))
     named = {"Emulated nodes": nodes, "Injected": injected, "Profiled steps": profiled}
-    return [(name, listed(texts, "or")) for name, texts in named.items() if texts and texts != ["none"]]
+    return [(name, join_words(texts, "or")) for name, texts in named.items() if texts and texts != ["none"]]
 
 
 def machine_facts(environment: Environment) -> list[Fact]:
@@ -118,7 +118,8 @@ def interventions(settings: Sequence[Json], rows: Sequence[RunResult]) -> list[F
     profiled = list(dict.fromkeys(str(one["profile"]) for one in measure if one.get("profile")))
     if profiled:
         found.append(
-            f"Steps {listed(profiled)} ran under the profiler (--profile), which slows them; their times are included."
+            f"Steps {join_words(profiled)} ran under the profiler (--profile), which slows them; "
+            "their times are included."
         )
     if any(one.get("spans") is False for one in measure):
         consequence = ", so stragglers cannot be detected" if injected else ""
@@ -144,4 +145,4 @@ def _injected(text: str, rows: Sequence[RunResult], where: str) -> str:
 
 def _all(values: Iterable[str]) -> str:
     """Return the value if all values are equal. Otherwise list the different ones, joined by "or"."""
-    return listed(list(dict.fromkeys(values)), "or")
+    return join_words(list(dict.fromkeys(values)), "or")

@@ -19,7 +19,7 @@ from plotly.offline import get_plotlyjs
 from paceline.errors import UsageError
 from paceline.output_files import atomic_file
 from paceline.present.chart import compact
-from paceline.present.model import Column, Finding, Page, Table, Visibility
+from paceline.present.page_parts import Column, Finding, Page, Table, Visibility
 from paceline.runs.store import disk_errors
 
 HTML = Visibility.HTML
@@ -29,7 +29,7 @@ def write_page(page: Page, output: Path) -> Path:
     """Render a page and write it to the file `output` atomically. Return `output`."""
     if output.is_dir():
         raise UsageError(f"{str(output)!r} is a folder; name a file, such as {str(output / 'report.html')!r}")
-    write_whole(output, render(page))
+    write_atomically(output, render(page))
     return output
 
 
@@ -37,7 +37,7 @@ def render(page: Page) -> str:
     """Return the page as HTML."""
     sections = [section for section in page.make_sections() if section.charts or section.tables or section.missing]
     charts = [chart for section in sections for chart in section.charts]
-    plotly, plotly_script = packed_plotly()
+    plotly, plotly_script = plotly_sources()
     script = Markup(template_file("report.js"))
     notices, points = _split_findings(page.findings_in(HTML))
     facts = [one for one in page.facts if one.places & HTML]
@@ -104,7 +104,7 @@ def render_template(name: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"tied": _tied, "breakable": _breakable, "grouped": _grouped}
+    environment.filters |= {"join_units": _join_units, "breakable": _breakable, "grouped": _grouped}
     return environment.get_template(name).render(**values)
 
 
@@ -116,7 +116,7 @@ def _grouped(findings: Sequence[Finding]) -> Iterator[tuple[str, Finding]]:
         previous = finding.title
 
 
-def _tied(text: str) -> str:
+def _join_units(text: str) -> str:
     """Replace the space between a number and its unit by a no-break space."""
     units = r"(?=(%|ms|s|B|kB|MB|GB|times|(worker|core|thread|repeat|step)s?)(?!\w))"
     return re.sub(rf"(?<=\d) {units}", "\N{NO-BREAK SPACE}", text)
@@ -135,7 +135,7 @@ def policy_for(scripts: Sequence[str]) -> str:
 
 
 @lru_cache(maxsize=1)
-def packed_plotly() -> tuple[str, str]:
+def plotly_sources() -> tuple[str, str]:
     """Return plotly.js twice: compressed and as plain text.
 
     The page contains the compressed text and unpacks it. The content security policy needs a digest of the plain text.
@@ -148,7 +148,7 @@ def template_file(name: str) -> str:
     return (resources.files("paceline.present") / "templates" / name).read_text(encoding="utf-8")
 
 
-def write_whole(output: Path, text: str) -> None:
+def write_atomically(output: Path, text: str) -> None:
     """Write a file atomically, and create its parent folders."""
     with disk_errors(output):
         output.parent.mkdir(parents=True, exist_ok=True)

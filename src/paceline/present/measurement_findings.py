@@ -6,20 +6,20 @@ import math
 from collections.abc import Callable, Sequence
 
 from paceline.measure.stragglers import LEAST_EXCESS, LEAST_STEPS
-from paceline.present.model import Finding
 from paceline.present.numbers import (
     amount,
     bare_percent,
     counted,
     duration,
-    few,
-    listed,
+    join_few,
+    join_words,
     milliseconds,
-    percent,
+    percentage,
     share,
     signed_percent,
     significant,
 )
+from paceline.present.page_parts import Finding
 from paceline.present.rows import fastest_row, rivals
 from paceline.recipe import Recipe
 from paceline.results import Row, RunResult, Straggler, Target
@@ -50,7 +50,7 @@ def time_of_a_step(rows: Sequence[Row]) -> list[Finding]:
         parts = [f"{bare_percent(part)} % {words}" for words, part in shares.items() if part >= LEAST_PART]
         if parts:
             found.append(
-                Finding(f"A step of {fastest.label} ({duration(mean.step_s)}): {listed(parts)}.", title, "detail")
+                Finding(f"A step of {fastest.label} ({duration(mean.step_s)}): {join_words(parts)}.", title, "detail")
             )
     hidden = [
         (row, row.split.mean.overlap_fraction)
@@ -61,8 +61,8 @@ def time_of_a_step(rows: Sequence[Row]) -> list[Finding]:
         hidden.sort(key=lambda pair: -pair[1])
         parts = [f"{row.label} {share(part)}" for row, part in hidden if part >= LEAST_HIDDEN]
         little = [row.label for row, part in hidden if part < LEAST_HIDDEN]
-        parts += [f"{few(little)} under {share(LEAST_HIDDEN)}"] if little else []
-        found.append(Finding(f"Communication hidden under computing: {listed(parts)}.", title, "detail"))
+        parts += [f"{join_few(little)} under {share(LEAST_HIDDEN)}"] if little else []
+        found.append(Finding(f"Communication hidden under computing: {join_words(parts)}.", title, "detail"))
     return found
 
 
@@ -83,8 +83,8 @@ def stragglers(rows: Sequence[Row], recipe: Recipe | None = None) -> list[Findin
         ]
         labels = [row.label for row, _ in named]
         others = [row.label for row in checked if row.label not in labels]
-        where = f" under {few(labels)}" if len(several) > 1 else ""
-        where += f", not under {few(others)}" if others else ""
+        where = f" under {join_few(labels)}" if len(several) > 1 else ""
+        where += f", not under {join_few(others)}" if others else ""
         found.append(Finding(f"Straggler: {straggler_words([one for _, one in named])}{where}.", title, "problem"))
     if slow:
         found.append(Finding("Time that a worker waits for others is not counted.", title, "detail"))
@@ -95,7 +95,7 @@ def stragglers(rows: Sequence[Row], recipe: Recipe | None = None) -> list[Findin
     if short:
         has = "this run has" if len(rows) == 1 else "these runs have"
         if checked:
-            has = f"{few([row.label for row in short])} {'has' if len(short) == 1 else 'have'}"
+            has = f"{join_few([row.label for row in short])} {'has' if len(short) == 1 else 'have'}"
         steps = max(row.timed_steps for row in short)
         text = f"Straggler detection needs {LEAST_STEPS} timed steps; {has} {steps}{_remedy(short[0], recipe)}."
         found.append(Finding(text, title))
@@ -147,7 +147,7 @@ def target(rows: Sequence[Row]) -> list[Finding]:
     asked = [(row, row.target) for row in rows if row.target is not None]
     if not asked:
         return []
-    goal = percent(asked[0][1].accuracy)
+    goal = percentage(asked[0][1].accuracy)
     competing = [id(row) for row in rivals(rows)]
     reached = sorted(
         (pair for pair in asked if pair[1].reached),
@@ -161,11 +161,11 @@ def target(rows: Sequence[Row]) -> list[Finding]:
             text = f"First to reach the target accuracy of {goal}: {first.label}, {_after(how)}."
         if later:
             also = [f"{row.label} ({duration(one.train_s or 0)})" for row, one in later]
-            text += f" Also reached by {few(also)}."
+            text += f" Also reached by {join_few(also)}."
         found.append(Finding(text, title))
     if never := [pair for pair in asked if not pair[1].reached]:
         parts = [f"{row.label} ({_missed(row, one)})" for row, one in never]
-        text = f"Target accuracy of {goal} not reached: {few(parts)}."
+        text = f"Target accuracy of {goal} not reached: {join_few(parts)}."
         if len(rows) == 1:
             text = f"Target accuracy of {goal} not reached: {_missed(*never[0])}."
         found.append(Finding(text, title, "problem"))
@@ -182,11 +182,11 @@ def _missed(row: Row, one: Target) -> str:
     some = ""
     if one.repeats is not None and one.repeats_reached is not None and 0 < one.repeats_reached < one.repeats:
         some = f"in {one.repeats - one.repeats_reached} of {one.repeats} repeats, "
-    best = "nothing was evaluated" if one.best is None else f"best {percent(one.best)}"
+    best = "nothing was evaluated" if one.best is None else f"best {percentage(one.best)}"
     final = row.final.test_accuracy
     after = ""
     if final is not None and final >= one.accuracy:
-        after = f", {percent(final)} once replicas were averaged at the end"
+        after = f", {percentage(final)} once replicas were averaged at the end"
     return f"{some}{best}{after}"
 
 

@@ -96,14 +96,14 @@ def byte_unit(largest: float) -> tuple[str, float]:
     return next(((u, s) for u, s in _BYTE_UNITS if largest >= s), ("bytes", 1.0))
 
 
-def percent(fraction: float | None, digits: int = 1) -> str:
+def percentage(fraction: float | None, digits: int = 1) -> str:
     """Format a fraction in percent, with one decimal unless `digits` says otherwise."""
     return DASH if fraction is None else f"{100 * fraction:.{digits}f} %"
 
 
 def share(fraction: float | None) -> str:
     """Format a measured fraction in whole percent."""
-    return percent(fraction, 0)
+    return percentage(fraction, 0)
 
 
 def bare_percent(fraction: float) -> str:
@@ -135,15 +135,15 @@ def bounded(ratio: float | None, bounds: Sequence[float] | None) -> str:
     return times(ratio) + (f" ({times_interval(bounds)})" if bounds and ratio is not None else "")
 
 
-def listed(words: Sequence[str], last: str = "and") -> str:
+def join_words(words: Sequence[str], last: str = "and") -> str:
     """Join words as in "a, b and c"."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}"
 
 
-def few(words: Sequence[str], limit: int = 6) -> str:
+def join_few(words: Sequence[str], limit: int = 6) -> str:
     """Join words as in "a, b and c". If there are more than `limit`, count the last ones: "a, b and 7 others"."""
     if len(words) <= limit:
-        return listed(words)
+        return join_words(words)
     return f"{', '.join(words[: limit - 1])} and {len(words) - limit + 1} others"
 
 
@@ -158,7 +158,7 @@ def ms(value_s: float | None) -> str:
 
 def accuracy(fraction: float | None) -> str:
     """Format an accuracy in percent with two decimals, for charts."""
-    return percent(fraction, 2)
+    return percentage(fraction, 2)
 
 
 def short_duration(value_s: float) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from paceline.errors import PacelineError, UsageError
 from paceline.plugins import Registry
-from paceline.present.model import Page, PageSection, Presenter
+from paceline.present.page_parts import Page, PageSection, Presenter
 from paceline.present.rows import ShownRow, named_rows
 from paceline.recipe import Recipe, recipe_keys
 from paceline.results import SCHEMA, Environment, Row, RunRecord, RunResult, StudyResult, changed

@@ -8,8 +8,8 @@ from typing import Any
 from paceline.present import comparison_findings, measurement_findings
 from paceline.present.charts.scale import ideal_name, scaling_of
 from paceline.present.comparison_page import cautions
-from paceline.present.model import Finding
 from paceline.present.numbers import counted, factor, milliseconds, share, times, times_interval
+from paceline.present.page_parts import Finding
 from paceline.present.pages import PageContent
 from paceline.results import Failure, Gain, Row
 from paceline.results.study import ScaleResult, ScalingLimit

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from paceline.present.model import ALWAYS_SHOWN, Column, Facts, Finding, Page, Table, Visibility
+from paceline.present.page_parts import ALWAYS_SHOWN, Column, Facts, Finding, Page, Table, Visibility
 from paceline.text import plain_text, wrapped
 
 NAME_SHARE = 0.25  # of the terminal width: a name may be this wide before columns are left out

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from paceline.present.model import Finding, Page, Table, Visibility
+from paceline.present.page_parts import Finding, Page, Table, Visibility
 from paceline.text import plain_text
 
 

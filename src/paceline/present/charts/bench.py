@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from paceline.present.chart import Chart, Values, new_figure, plain
+from paceline.present.chart import Chart, Values, new_figure, plotly_text
 from paceline.present.charts.registry import chart
 from paceline.present.numbers import binary_bytes, duration, significant
 from paceline.present.styles import PALETTE, REFERENCES
@@ -62,7 +62,7 @@ def _bandwidth(op: str, results: Sequence[CollectiveResult], series: Mapping[tup
                 mode="lines+markers",
                 line={"color": colour, "width": 2},
                 marker={"color": colour, "size": 7},
-                name=plain(series[key]),
+                name=plotly_text(series[key]),
                 hovertemplate="%{customdata[0]} GB/s, %{customdata[1]}",
                 meta=index,
             )

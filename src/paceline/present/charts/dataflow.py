@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from paceline.dataflow.chips import load_chip
 from paceline.dataflow.simulation_results import conv_accesses
 from paceline.dataflow.simulator import Simulation
-from paceline.present.chart import LEGEND_ABOVE, Chart, Choice, PlotlyFigure, Values, new_figure, plain
+from paceline.present.chart import LEGEND_ABOVE, Chart, Choice, PlotlyFigure, Values, new_figure, plotly_text
 from paceline.present.charts.registry import chart
 from paceline.present.styles import PALETTE
 from paceline.results.dataflow import NetworkCost
@@ -105,7 +105,7 @@ def network_energy(result: NetworkCost) -> Iterator[Chart]:
 def layer_utilisation(result: NetworkCost) -> Iterator[Chart]:
     layers = result.layers
     figure = new_figure(barmode="overlay", showlegend=True, legend=LEGEND_ABOVE, height=320)
-    names = [plain(row.name) for row in layers]
+    names = [plotly_text(row.name) for row in layers]
     series = {
         "PEs with work": [100 * row.active_pes / row.pes for row in layers],
         "MACs per PE and cycle": [100 * row.utilisation for row in layers],
@@ -149,7 +149,7 @@ def _stacked(bars: Mapping[str, Mapping[str, float]], parts: Mapping[str, str]) 
         values = [bar[key] for bar in bars.values()]
         figure.add(
             "bar",
-            x=[plain(name) for name in bars],
+            x=[plotly_text(name) for name in bars],
             y=values,
             name=label,
             marker={"color": colour},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from paceline.present.chart import Chart, Choice, PlotlyFigure, Values, label_of, new_figure, shortened
+from paceline.present.chart import Chart, Choice, PlotlyFigure, Values, label_of, new_figure, short_label_of
 from paceline.present.charts.registry import Rows, chart
 from paceline.present.charts.shared_figures import (
     bars_per_worker,
@@ -237,7 +237,7 @@ def _trade_off_figure(
             x=[x],
             y=[getattr(result.final, key)],
             mode="markers+text",
-            text=[shortened(result)],
+            text=[short_label_of(result)],
             textposition=("top center", "bottom center")[
                 order.index(position) % 2
             ],  # alternate, so that labels do not overlap

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from paceline.present.chart import LEGEND_ABOVE, Chart, Choice, PlotlyFigure, Values, new_figure, plain
+from paceline.present.chart import LEGEND_ABOVE, Chart, Choice, PlotlyFigure, Values, new_figure, plotly_text
 from paceline.present.charts.registry import chart
 from paceline.present.charts.sweep import COLOUR_SCALE
-from paceline.present.numbers import DASH, accuracy, listed, ms, significant
+from paceline.present.numbers import DASH, accuracy, join_words, ms, significant
 from paceline.present.styles import PALETTE, REFERENCES
 from paceline.results.quantize import ActivationPicture, Latency, Quantization, WeightPicture
 
@@ -36,7 +36,7 @@ def stages(study: Quantization) -> Iterator[Chart]:
         hovertemplate="%{text}<extra></extra>",
     )
     figure.layout["margin"] = {**figure.layout["margin"], "r": 70}
-    figure.y_axis(tickvals=list(range(len(rows))), ticktext=[plain(row.name) for row in rows], showgrid=False)
+    figure.y_axis(tickvals=list(range(len(rows))), ticktext=[plotly_text(row.name) for row in rows], showgrid=False)
     figure.y_axis(range=[len(rows) - 0.4, -0.6], ticks="")
     figure.x_axis("test accuracy, %" if has_accuracy else "test loss", rangemode="tozero")
     cells = [
@@ -142,7 +142,7 @@ def _activation_figure(tensor: ActivationPicture) -> PlotlyFigure:
             mode="lines",
             line=line,
             name=method,
-            hovertemplate=f"{plain(method)}: {significant(low)} to {significant(high)}<extra></extra>",
+            hovertemplate=f"{plotly_text(method)}: {significant(low)} to {significant(high)}<extra></extra>",
         )
     figure.x_axis("activation")
     figure.y_axis("activations", type="log", exponentformat="power")
@@ -171,10 +171,10 @@ def noise(study: Quantization) -> Iterator[Chart]:
             name=what,
             line={"color": colour, "width": 2},
             marker={"color": colour, "symbol": symbol, "size": 8},
-            text=[plain(name) for name in names],
+            text=[plotly_text(name) for name in names],
             hovertemplate="%{text}: %{y:.1f} dB<extra></extra>",
         )
-    figure.x_axis(tickvals=list(range(len(names))), ticktext=[plain(name) for name in names], tickangle=-60)
+    figure.x_axis(tickvals=list(range(len(names))), ticktext=[plotly_text(name) for name in names], tickangle=-60)
     figure.y_axis("signal over noise, dB (more is better)")
     cells = [[row.tensor, significant(row.snr_db), significant(of_weights.get(row.tensor))] for row in tensors]
     table = Values(["Tensor", "Activations, dB", "Weights, dB"], cells)
@@ -230,7 +230,7 @@ def latency(study: Quantization) -> Iterator[Chart]:
         figure.add(
             "bar",
             x=[1e3 * row.p50_s for row in rows],
-            y=[plain(row.runner) for row in rows],
+            y=[plotly_text(row.runner) for row in rows],
             orientation="h",
             marker={"color": list(PALETTE[: len(rows)])},
             text=[f"{ms(row.p50_s)} ms" for row in rows],
@@ -244,7 +244,7 @@ def latency(study: Quantization) -> Iterator[Chart]:
         views.append(figure)
     cells = [[row.runner, str(row.batch), ms(row.p50_s), ms(row.p95_s)] for rows in tables.values() for row in rows]
     choice = Choice("batch", tuple(f"batch of {size}" for size in tables))
-    caption = f"{listed(runners)}, measured in turn on {study.deployed.threads} threads."
+    caption = f"{join_words(runners)}, measured in turn on {study.deployed.threads} threads."
     table = Values(["Runner", "Batch", "p50, ms", "p95, ms"], cells)
     yield Chart("quantize-latency", "Time of a batch", caption, views, table, choices=[choice])
 

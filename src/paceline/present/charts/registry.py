@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from paceline.present import charts as package
 from paceline.present.chart import Chart
-from paceline.present.model import PageSection
+from paceline.present.page_parts import PageSection
 from paceline.present.rows import ShownRow
 from paceline.results import Row
 from paceline.study.run_results import fastest_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from paceline.present.chart import LEGEND_ABOVE, Chart, Choice, PlotlyFigure, Values, new_figure, plain
+from paceline.present.chart import LEGEND_ABOVE, Chart, Choice, PlotlyFigure, Values, new_figure, plotly_text
 from paceline.present.charts.registry import chart
 from paceline.present.numbers import DASH
 from paceline.present.styles import PALETTE, REFERENCES
@@ -122,7 +122,7 @@ def _wrapped(label: str) -> str:
         if lines[-1] and len(lines[-1]) + len(word) > 30:
             lines.append("")
         lines[-1] = f"{lines[-1]} {word}".strip()
-    return "<br>".join(plain(line) for line in lines)
+    return "<br>".join(plotly_text(line) for line in lines)
 
 
 def _unit(study: Reproduction, name: str) -> str:

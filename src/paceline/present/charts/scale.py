@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from paceline.present.chart import Chart, Choice, PlotlyFigure, Values, new_figure, plain
+from paceline.present.chart import Chart, Choice, PlotlyFigure, Values, new_figure, plotly_text
 from paceline.present.charts.registry import chart
 from paceline.present.charts.shared_figures import scaled, whiskers
 from paceline.present.charts.step_split import split_of
@@ -87,7 +87,9 @@ def speedup(results: Rows) -> Iterator[Chart]:
     )
     caption = "Samples per second over those of one worker; more is better. Dashed: perfect scaling."
     heads = ["Speed-up", "95 % interval"]
-    yield from _if_any(_chart("speedup-workers", "Speed-up", caption, results, quantity, "times one worker", heads))
+    yield from _only_with_values(
+        _chart("speedup-workers", "Speed-up", caption, results, quantity, "times one worker", heads)
+    )
 
 
 @chart("scale", order=40)
@@ -100,7 +102,7 @@ def efficiency(results: Rows) -> Iterator[Chart]:
     )
     caption = "Speed-up over the number of workers. Dashed: perfect scaling."
     heads = ["Efficiency, %", "95 % interval, %"]
-    yield from _if_any(_chart("efficiency-workers", "Efficiency", caption, results, quantity, "%", heads))
+    yield from _only_with_values(_chart("efficiency-workers", "Efficiency", caption, results, quantity, "%", heads))
 
 
 @chart("scale", order=50)
@@ -194,7 +196,7 @@ def _chart(
     return Chart(id, title, caption, views, table, is_wide=is_wide, choices=_mode_choice(modes))
 
 
-def _if_any(made: Chart) -> Iterator[Chart]:
+def _only_with_values(made: Chart) -> Iterator[Chart]:
     """Yield the chart if its table has any value. Without a measurement of one worker, there are no speed-ups."""
     if any(row[3] != DASH for row in made.table.rows):
         yield made
@@ -240,8 +242,8 @@ def _add_lines(figure: PlotlyFigure, results: Rows, mode: str, quantity: ScaleQu
             line={"color": style.colour, "width": 2, "dash": dash or style.dash},
             marker={"color": style.colour, "symbol": f"{style.symbol}-open" if dash else style.symbol, "size": 8},
             customdata=[[quantity.text(value)] for _, value in pairs],
-            hovertemplate=f"<b>{plain(label)}</b> on %{{x}}<br>%{{customdata[0]}}<extra></extra>",
-            name=plain(label),
+            hovertemplate=f"<b>{plotly_text(label)}</b> on %{{x}}<br>%{{customdata[0]}}<extra></extra>",
+            name=plotly_text(label),
             meta=index,
             legendgroup=str(index),
             showlegend=not dash,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from paceline.present.chart import PlotlyFigure, Values, label_of, new_figure, shortened, wrapped
+from paceline.present.chart import PlotlyFigure, Values, label_of, new_figure, short_label_of, wrapped_label_of
 from paceline.present.rows import ShownRow
 from paceline.present.styles import styles_of
 from paceline.results import WorkerNetwork, WorkerResult
@@ -128,7 +128,7 @@ def bars_per_worker(
             )
         first += len(workers) + 1
     # Slanted labels end at their bars, so that the last one stays inside the chart.
-    figure.x_axis(tickvals=middles, ticktext=[shortened(result) for result in results], showgrid=False, ticks="")
+    figure.x_axis(tickvals=middles, ticktext=[short_label_of(result) for result in results], showgrid=False, ticks="")
     figure.x_axis(autotickangles=[0, -40, -90], ticklabeloverflow="allow")
     return figure
 
@@ -145,14 +145,14 @@ def worker_values(results: Sequence[ShownRow], fields: Mapping[str, str], text: 
 
 def row_height_of(results: Sequence[ShownRow]) -> int:
     """Return the height in pixels of each row of a chart with horizontal bars, enough for the longest label."""
-    return max(38, 8 + 17 * max(wrapped(result).count("<br>") + 1 for result in results))
+    return max(38, 8 + 17 * max(wrapped_label_of(result).count("<br>") + 1 for result in results))
 
 
 def label_rows(figure: PlotlyFigure, results: Sequence[ShownRow], row_height: int) -> None:
     """Set the height and vertical axis of a chart with horizontal bars: a row for each strategy, the first on top."""
     figure.layout.update({"height": 84 + row_height * len(results), "bargap": 0.3})
     figure.layout["margin"] = {**figure.layout["margin"], "r": 70}
-    figure.y_axis(tickvals=list(range(len(results))), ticktext=[wrapped(result) for result in results])
+    figure.y_axis(tickvals=list(range(len(results))), ticktext=[wrapped_label_of(result) for result in results])
     figure.y_axis(range=[len(results) - 0.45, -0.55], showgrid=False, ticks="")
 
 

@@ -12,8 +12,8 @@ from paceline.present.chart import (
     Values,
     label_of,
     new_figure,
-    shortened,
-    wrapped,
+    short_label_of,
+    wrapped_label_of,
 )
 from paceline.present.charts.registry import Rows, chart
 from paceline.present.charts.shared_figures import row_height_of
@@ -61,7 +61,9 @@ def _strategies(shown: Sequence[Shown], unit: str) -> PlotlyFigure:
     row_height = row_height_of([result for _, result, _ in shown])
     for row, (index, result, measured) in enumerate(shown):
         _stack(figure, [measured.mean], row, unit, f"<b>{label_of(result)}</b>", index, 24 / row_height)
-    _finish(figure, list(range(len(shown))), [wrapped(result) for _, result, _ in shown], row_height * len(shown))
+    _finish(
+        figure, list(range(len(shown))), [wrapped_label_of(result) for _, result, _ in shown], row_height * len(shown)
+    )
     return figure
 
 
@@ -72,7 +74,7 @@ def _workers(shown: Sequence[Shown], unit: str) -> PlotlyFigure:
         workers = measured.per_worker
         _stack(figure, workers, row, unit, f"<b>{label_of(result)}</b>, worker ", index, 0.8)
         places += [row + position for position in range(len(workers))]
-        names += [f"{shortened(result)}   {workers[0].rank}", *(str(worker.rank) for worker in workers[1:])]
+        names += [f"{short_label_of(result)}   {workers[0].rank}", *(str(worker.rank) for worker in workers[1:])]
         row += len(workers) + GAP
     _finish(figure, places, names, round(WORKER_ROW * row))
     return figure

@@ -13,8 +13,8 @@ from paceline.present.chart import (
     Values,
     label_of,
     new_figure,
-    plain,
-    shortened,
+    plotly_text,
+    short_label_of,
 )
 from paceline.present.charts.registry import chart
 from paceline.present.numbers import DASH, accuracy, significant, whole
@@ -98,14 +98,17 @@ def _lines(results: Sequence[ShownRow], key: str, name: str, quantity: SweepQuan
             mode="lines+markers",
             line={"color": colour, "width": 2, "dash": DASHES[number % len(DASHES)]},
             marker={"color": colour, "symbol": SYMBOLS[number % len(SYMBOLS)], "size": 8},
-            name=plain(remedy or NO_REMEDY),
+            name=plotly_text(remedy or NO_REMEDY),
             customdata=[[label_of(result), quantity.text(quantity.of(result))] for result in shown],
             hovertemplate="<b>%{customdata[0]}</b><br>%{customdata[1]}<extra></extra>",
         )
     ticks: Sequence[float] = sorted(set(numbers)) if is_log else range(len(texts))
     labels = [value_text(tick) for tick in ticks] if is_log else texts
     figure.x_axis(
-        plain(name), type="log" if is_log else "linear", tickvals=list(ticks), ticktext=[plain(t) for t in labels]
+        plotly_text(name),
+        type="log" if is_log else "linear",
+        tickvals=list(ticks),
+        ticktext=[plotly_text(t) for t in labels],
     )
     if quantity is ACCURACY:
         figure.y_axis(quantity.axis, tickformat=".0%")
@@ -147,8 +150,8 @@ def _squares(results: Sequence[ShownRow], keys: Sequence[str], quantity: SweepQu
         ygap=2,
     )
     names = [short_key(key, point_of(results[0])) for key in keys]
-    figure.x_axis(plain(names[1]), tickvals=list(range(len(across))), ticktext=[plain(t) for t in across])
-    figure.y_axis(plain(names[0]), tickvals=list(range(len(down))), ticktext=[plain(t) for t in down])
+    figure.x_axis(plotly_text(names[1]), tickvals=list(range(len(across))), ticktext=[plotly_text(t) for t in across])
+    figure.y_axis(plotly_text(names[0]), tickvals=list(range(len(down))), ticktext=[plotly_text(t) for t in down])
     figure.x_axis(showgrid=False)
     figure.y_axis(showgrid=False, autorange="reversed")
     return figure
@@ -176,7 +179,7 @@ def memory(results: Sequence[ShownRow]) -> Iterator[Chart]:
             customdata=[label_of(row) for row, _, _ in shown],
             hovertemplate=f"<b>%{{customdata}}</b><br>{name} %{{y:.4g}} MB<extra></extra>",
         )
-    figure.x_axis(tickvals=list(range(len(shown))), ticktext=[shortened(row) for row, _, _ in shown])
+    figure.x_axis(tickvals=list(range(len(shown))), ticktext=[short_label_of(row) for row, _, _ in shown])
     figure.x_axis(showgrid=False, ticks="", autotickangles=[0, -40, -90], ticklabeloverflow="allow")
     figure.y_axis("peak memory of a worker, MB", rangemode="tozero")
     rows = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from paceline.present.chart import LEGEND_ABOVE, Chart, Choice, PlotlyFigure, Values, new_figure, plain
+from paceline.present.chart import LEGEND_ABOVE, Chart, Choice, PlotlyFigure, Values, new_figure, plotly_text
 from paceline.present.charts.registry import Rows, chart
 from paceline.present.numbers import amount, ms, whole
 from paceline.present.rows import ShownRow
@@ -91,7 +91,7 @@ def _bars(kind: str, name: str, found: Sequence[tuple[int, int, Bar]], start: fl
     offset, height = HALVES.get(name, PLACES[kind]) if kind == "op" else PLACES[kind]
     colours = {"blocked": WAITING, "op": OPERATIONS.get(name, COMMUNICATION), "phase": PHASES.get(name, REST)}
     marker: Json = {"color": colours[kind], "line": {"width": 0}}
-    what = plain("blocked" if kind == "blocked" else name)
+    what = plotly_text("blocked" if kind == "blocked" else name)
     return {
         "orientation": "h",
         "base": [(span.begin_s - start) * 1e3 for _, _, span in found],
@@ -108,7 +108,7 @@ def _bars(kind: str, name: str, found: Sequence[tuple[int, int, Bar]], start: fl
 def _detail(span: Bar) -> str:
     text = f"{ms(span.end_s - span.begin_s)} ms"
     if span.kind == "blocked":
-        text += f" in {plain(span.name)}"
+        text += f" in {plotly_text(span.name)}"
     if span.bytes:
         text += f", {amount(span.bytes)}"
     return text + (f" ({span.count} spans)" if span.count > 1 else "")

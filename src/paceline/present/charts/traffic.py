@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from paceline.present.chart import LEGEND_ABOVE, Chart, Choice, PlotlyFigure, Values, new_figure, plain
+from paceline.present.chart import LEGEND_ABOVE, Chart, Choice, PlotlyFigure, Values, new_figure, plotly_text
 from paceline.present.charts.registry import Rows, chart
 from paceline.present.charts.shared_figures import bars_per_worker, worker_values
 from paceline.present.numbers import DASH, amount, byte_unit
@@ -122,7 +122,7 @@ def _links_figure(given: Sequence[Link], style: Style) -> PlotlyFigure:
     found.sort(key=lambda link: (link.source, link.target))
     unit, size = byte_unit(max(max(link.bytes, link.predicted_bytes or 0) for link in found))
     names = [f"{link.source} {ARROW} {link.target}" for link in found]
-    details = [[amount(link.bytes), amount(link.predicted_bytes), plain(link.medium)] for link in found]
+    details = [[amount(link.bytes), amount(link.predicted_bytes), plotly_text(link.medium)] for link in found]
     figure = new_figure(showlegend=True, legend=LEGEND_ABOVE)
     shapes = ["/" if link.medium == "memory" else "" for link in found]
     figure.add(

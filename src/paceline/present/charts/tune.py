@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline.present.chart import Chart, PlotlyFigure, Values, new_figure, plain
+from paceline.present.chart import Chart, PlotlyFigure, Values, new_figure, plotly_text
 from paceline.present.charts.registry import chart
 from paceline.present.numbers import DASH, significant, times
 from paceline.present.rows import ShownRow
@@ -45,8 +45,8 @@ def over_rungs(content: TunedRows) -> Iterator[Chart | str]:
     # Eliminated candidates are drawn first, so that finalists are on top.
     for label, line in sorted(lines.items(), key=lambda item: item[0] in styles):
         index, style = styles.get(label, (None, ELIMINATED))
-        points = {"x": [steps for steps, _ in line], "y": [value for _, value in line], "name": plain(label)}
-        hover = f"<b>{plain(label)}</b><br>%{{x}} steps: %{{y:.3g}} ms<extra></extra>"
+        points = {"x": [steps for steps, _ in line], "y": [value for _, value in line], "name": plotly_text(label)}
+        hover = f"<b>{plotly_text(label)}</b><br>%{{x}} steps: %{{y:.3g}} ms<extra></extra>"
         _add(figure, index, points, style, hover, width=2 if label in styles else 1)
     steps = [rung.steps for rung in study.rungs]
     figure.x_axis("steps of the rung", type="log", tickvals=steps, ticktext=[str(number) for number in steps])
@@ -82,19 +82,19 @@ def quality_lost(content: TunedRows) -> Iterator[Chart]:
             latest |= {row.label: (row, rung.steps) for row in _measured(rung)}
     for label, (row, steps) in latest.items():
         index, style = styles.get(label, (None, ELIMINATED))
-        points = {"x": [row.versus_reference], "y": [row.lost], "mode": "markers", "name": plain(label)}
+        points = {"x": [row.versus_reference], "y": [row.lost], "mode": "markers", "name": plotly_text(label)}
         hover = (
-            f"<b>{plain(label)}</b><br>{times(row.versus_reference)} times the time of "
-            f"{plain(study.reference)}<br>lost {row.lost:.2f}, after {steps} steps<extra></extra>"
+            f"<b>{plotly_text(label)}</b><br>{times(row.versus_reference)} times the time of "
+            f"{plotly_text(study.reference)}<br>lost {row.lost:.2f}, after {steps} steps<extra></extra>"
             if row.lost is not None
-            else f"<b>{plain(label)}</b>: no finite figure<extra></extra>"
+            else f"<b>{plotly_text(label)}</b>: no finite figure<extra></extra>"
         )
         _add(figure, index, points, style, hover, width=1)
     unit = "points of test accuracy" if by == "accuracy" else "% of test loss"
     margin = final.margin
     line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": margin, "y1": margin}
     figure.layout["shapes"] = [{**line, "line": {"dash": "dash", "width": 1.5, "color": REFERENCES["one-worker"]}}]
-    figure.x_axis(f"time per step relative to {plain(study.reference)} (less is better)")
+    figure.x_axis(f"time per step relative to {plotly_text(study.reference)} (less is better)")
     figure.y_axis(f"lost, {unit} (less is better)")
     rows = [
         [label, times(row.versus_reference), significant(row.lost), str(steps)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from paceline.present import conditions
 from paceline.present.charts.bench import COPY, colours_of, key_of, series_of, short_name
 from paceline.present.charts.registry import make_section
-from paceline.present.model import Column, Facts, Finding, KeyEntry, Page, Table, Visibility
 from paceline.present.numbers import DASH, binary_bytes, counted, gigabytes_per_s, short_duration
+from paceline.present.page_parts import Column, Facts, Finding, KeyEntry, Page, Table, Visibility
 from paceline.present.styles import Style
 from paceline.results.commands import Bench, CollectiveResult
 

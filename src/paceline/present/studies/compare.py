@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from paceline.present.comparison_page import comparison_page
-from paceline.present.model import Page, Presenter
+from paceline.present.page_parts import Page, Presenter
 from paceline.present.pages import PageContent, requested_repeats
 from paceline.present.studies.sweep import is_sweep, sweep_page
 

@@ -23,7 +23,7 @@ from paceline.dataflow.simulator import Simulation
 from paceline.dataflow.timing import MODELS
 from paceline.errors import UsageError
 from paceline.present.charts.registry import make_section
-from paceline.present.model import Column, Finding, Page, Table, Visibility
+from paceline.present.page_parts import Column, Finding, Page, Table, Visibility
 from paceline.present.terminal import say, show_tables
 from paceline.results.dataflow import Cost, LayerCost, LayerEnergy, NetworkCost
 

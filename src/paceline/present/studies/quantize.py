@@ -9,7 +9,8 @@ from paceline.present import conditions
 from paceline.present.charts.quantize import change_points, latency_tables
 from paceline.present.charts.registry import make_section
 from paceline.present.comparison_page import frame, notices, study_of
-from paceline.present.model import (
+from paceline.present.numbers import DASH, TIMES, accuracy, amount, join_words, number, significant
+from paceline.present.page_parts import (
     Column,
     Facts,
     Finding,
@@ -20,7 +21,6 @@ from paceline.present.model import (
     Tile,
     Visibility,
 )
-from paceline.present.numbers import DASH, TIMES, accuracy, amount, listed, number, significant
 from paceline.present.pages import PageContent
 from paceline.recipe import Recipe
 from paceline.results.quantize import FLOAT, INTEGER, TUNED, Quantization, Stage
@@ -126,7 +126,7 @@ def headline(study: Quantization) -> Finding:
     first, last = _stage(study, FLOAT), last_integer(study)
     assert first is not None
     if last is None:
-        left = listed([f"{op.what} ({op.name})" for op in study.left_in_float])
+        left = join_words([f"{op.what} ({op.name})" for op in study.left_in_float])
         return Finding(f"Not fully integer: {left} stay in float.", kind="headline")
     size = f"{100 * study.sizes.int8_bytes / study.sizes.float_bytes:.0f} % of the bytes"
     if last.test_accuracy is None:
@@ -159,7 +159,7 @@ def _stage(study: Quantization, stage: str) -> Stage | None:
 def _left_in_float(study: Quantization) -> list[Finding]:
     if not study.left_in_float:
         return []
-    left = listed([f"{op.what} ({op.name})" for op in study.left_in_float])
+    left = join_words([f"{op.what} ({op.name})" for op in study.left_in_float])
     return [Finding(f"Left in float: {left}. They have no integer form.", "Left in float", "problem")]
 
 
@@ -176,8 +176,8 @@ def _calibration(study: Quantization) -> Finding:
     if len(study.distances) == 1:
         return Finding(f"Ranges of activations: method {chosen}, calibrated on {samples}.", "Calibration")
     return Finding(
-        f"Ranges of activations: {chosen}, which changed the outputs least among {listed(list(study.distances))}. All "
-        f"were calibrated on {samples}; the test set was not used.",
+        f"Ranges of activations: {chosen}, which changed the outputs least among {join_words(list(study.distances))}. "
+        f"All were calibrated on {samples}; the test set was not used.",
         "Calibration",
     )
 

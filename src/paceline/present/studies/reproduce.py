@@ -10,8 +10,8 @@ from paceline.present.charts.registry import make_section
 from paceline.present.charts.reproduce import figure_text, heading
 from paceline.present.columns import comparison_table
 from paceline.present.comparison_page import comparison_page, study_of
-from paceline.present.model import Column, Finding, Page, PageSection, Presenter, Table, Visibility
 from paceline.present.numbers import DASH, megabytes, share
+from paceline.present.page_parts import Column, Finding, Page, PageSection, Presenter, Table, Visibility
 from paceline.present.pages import PageContent
 from paceline.results.study import OurRow, Proof, PublishedRow, PublishedTable, Reproduction, WorkerLoad
 

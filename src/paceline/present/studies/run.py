@@ -12,8 +12,8 @@ from paceline.errors import UsageError
 from paceline.present import comparison_findings, conditions
 from paceline.present.columns import comparison_table, worker_table
 from paceline.present.comparison_page import comparison_page, frame
-from paceline.present.model import Column, Fact, Facts, Finding, Page, Presenter, Table, Visibility
-from paceline.present.numbers import milliseconds, number, percent, seconds, share, significant, whole
+from paceline.present.numbers import milliseconds, number, percentage, seconds, share, significant, whole
+from paceline.present.page_parts import Column, Fact, Facts, Finding, Page, Presenter, Table, Visibility
 from paceline.present.pages import PageContent
 from paceline.results import RunResult
 from paceline.runs import run_folders
@@ -67,8 +67,8 @@ def run_facts(run: RunResult) -> list[Fact]:
             f"{seconds(run.train_s)} s; evaluation {seconds(run.evaluation_s)} s; total {seconds(run.total_s)} s with "
             "start-up",
         ),
-        ("last epoch", f"loss {number(final.train_loss)}, accuracy {percent(final.train_accuracy)}"),
-        ("test set", f"loss {number(final.test_loss)}, accuracy {percent(final.test_accuracy)}"),
+        ("last epoch", f"loss {number(final.train_loss)}, accuracy {percentage(final.train_accuracy)}"),
+        ("test set", f"loss {number(final.test_loss)}, accuracy {percentage(final.test_accuracy)}"),
     ]
     if run.servers:
         facts.append(("servers", f"{run.servers}, in addition to the workers"))
@@ -76,7 +76,7 @@ def run_facts(run: RunResult) -> list[Fact]:
     if staleness is not None:
         total = sum(staleness.counts.values())
         first_values = list(staleness.counts.items())[:MAX_STALENESS_VALUES]
-        shares = ", ".join(f"{value}: {percent(count / total)}" for value, count in first_values)
+        shares = ", ".join(f"{value}: {percentage(count / total)}" for value, count in first_values)
         more = ", ..." if len(staleness.counts) > MAX_STALENESS_VALUES else ""
         text = f"mean {number(staleness.mean, 3)}, max {staleness.max} updates ({shares}{more})"
         facts.append(("staleness", text))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.present import conditions
-from paceline.present.model import ALWAYS_SHOWN, Column, Finding, Page, RunSummary, Table
-from paceline.present.numbers import DASH, megabytes, milliseconds, number, percent, signed_percent
+from paceline.present.numbers import DASH, megabytes, milliseconds, number, percentage, signed_percent
+from paceline.present.page_parts import ALWAYS_SHOWN, Column, Finding, Page, RunSummary, Table
 from paceline.present.pages import presenters
 from paceline.results import Json
 from paceline.results.commands import Diff, DiffRow, DiffSide
@@ -46,7 +46,9 @@ def list_page(stored: Sequence[Stored]) -> Page:
             importance=10,
         ),
         Column(title="Iteration, ms", short="ms/step", text=lambda one: milliseconds(one.summary.iteration_s)),
-        Column(title="Test accuracy", short="test", text=lambda one: percent(one.summary.test_accuracy), importance=40),
+        Column(
+            title="Test accuracy", short="test", text=lambda one: percentage(one.summary.test_accuracy), importance=40
+        ),
     ]
     rows = [Listed(item, _summary(item)) for item in stored]
     unreadable = [Finding(item.reason, kind="caution") for item in stored if item.reason]
@@ -151,7 +153,7 @@ def _interval(row: DiffRow) -> str:
 def _outcomes(rows: Sequence[DiffRow]) -> Table[DiffRow]:
     columns = [
         _name(),
-        *_per_side("test", lambda row, side: percent(row.test_accuracy[side])),
+        *_per_side("test", lambda row, side: percentage(row.test_accuracy[side])),
         *_per_side("loss", lambda row, side: number(row.train_loss[side], 3), importance=10),
         *_per_side("MB sent", lambda row, side: megabytes(row.sent_bytes[side])),
     ]

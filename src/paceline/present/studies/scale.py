@@ -12,7 +12,6 @@ from paceline.present import conditions
 from paceline.present.charts.registry import make_section
 from paceline.present.charts.scale import IDEAL, labels_of, line_styles, scaling_of
 from paceline.present.comparison_page import condition_facts, frame, notices, study_of
-from paceline.present.model import Column, Facts, KeyEntry, Page, Presenter, Table, Tile, Visibility
 from paceline.present.numbers import (
     DASH,
     TIMES,
@@ -22,7 +21,7 @@ from paceline.present.numbers import (
     factor,
     milliseconds,
     number,
-    percent,
+    percentage,
     plus_minus,
     share,
     short_milliseconds,
@@ -30,6 +29,7 @@ from paceline.present.numbers import (
     times,
     whole,
 )
+from paceline.present.page_parts import Column, Facts, KeyEntry, Page, Presenter, Table, Tile, Visibility
 from paceline.present.pages import PageContent
 from paceline.present.scaling_findings import TITLES, batch_words, findings
 from paceline.results import Row
@@ -194,7 +194,7 @@ def _columns(rows: Sequence[Row]) -> list[Column[Row]]:
         ),
         Column(
             title="Test accuracy",
-            text=lambda row: percent(row.final.test_accuracy),
+            text=lambda row: percentage(row.final.test_accuracy),
             places=MARKDOWN | NOTEBOOK | HTML,
         ),
         Column(title="Test loss", text=lambda row: number(row.final.test_loss), places=MARKDOWN | HTML),

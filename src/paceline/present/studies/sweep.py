@@ -9,7 +9,6 @@ from paceline.present.charts.registry import make_section
 from paceline.present.columns import comparison_table
 from paceline.present.comparison_findings import ONE_REPEAT_TEXT
 from paceline.present.comparison_page import comparison_page, frame, study_of
-from paceline.present.model import Column, Finding, Page, Presenter, Table, Visibility
 from paceline.present.numbers import (
     DASH,
     counted,
@@ -17,12 +16,13 @@ from paceline.present.numbers import (
     megabytes,
     milliseconds,
     number,
-    percent,
+    percentage,
     plus_minus,
     seconds,
     times,
     whole,
 )
+from paceline.present.page_parts import Column, Finding, Page, Presenter, Table, Visibility
 from paceline.present.pages import PageContent
 from paceline.present.rows import ShownRow
 from paceline.results import Failure, Row
@@ -97,7 +97,7 @@ def _extremes(rows: Sequence[Row]) -> list[str]:
         best, accuracy = max(scored, key=lambda pair: pair[1])
         tied = sum(value == accuracy for _, value in scored) - 1
         more = f" and {tied} more" if tied else ""
-        texts.append(f"Highest test accuracy: {best.label}{more} ({percent(accuracy)}).")
+        texts.append(f"Highest test accuracy: {best.label}{more} ({percentage(accuracy)}).")
     return texts
 
 
@@ -173,7 +173,9 @@ def sweep_table(rows: Sequence[ShownRow]) -> Table[ShownRow]:
         Column(title="Epoch, s", short="epoch s", text=lambda row: seconds(row.epoch_s), importance=10),
         Column(title="Train, s", short="train s", text=lambda row: seconds(row.train_s), importance=50),
         Column(title="Train loss", short="loss", text=lambda row: number(row.final.train_loss, 3), importance=30),
-        Column(title="Test accuracy", short="test", text=lambda row: percent(row.final.test_accuracy), help="accuracy"),
+        Column(
+            title="Test accuracy", short="test", text=lambda row: percentage(row.final.test_accuracy), help="accuracy"
+        ),
         Column(
             title="Memory, MB",
             short="MB",

@@ -10,18 +10,18 @@ from paceline.present.charts.registry import make_section
 from paceline.present.charts.tune import TunedRows
 from paceline.present.columns import comparison_table
 from paceline.present.comparison_page import comparison_page, study_of
-from paceline.present.model import Column, Finding, Page, PageSection, Presenter, Table, Visibility
 from paceline.present.numbers import (
     DASH,
     counted,
-    listed,
+    join_words,
     megabytes,
     milliseconds,
     number,
-    percent,
+    percentage,
     times,
     times_interval,
 )
+from paceline.present.page_parts import Column, Finding, Page, PageSection, Presenter, Table, Visibility
 from paceline.present.pages import PageContent
 from paceline.results.study import Best, Candidate, RungResult, TuneResult
 from paceline.study.advice import command_in
@@ -98,7 +98,7 @@ def _against(study: TuneResult, best: Best) -> str:
 
 
 def _labels_of(study: TuneResult, reason: str) -> str:
-    return listed([label for label, why in study.left_out.items() if why == reason])
+    return join_words([label for label, why in study.left_out.items() if why == reason])
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def candidate_table(study: TuneResult) -> Table[TriedCandidate]:
     columns: list[Column[TriedCandidate]] = [
         Column(title="Strategy", short="strategy", text=lambda one: one.candidate.label, is_number=False),
         *(_rung_column(rung, is_first=index == 0) for index, rung in enumerate(study.rungs)),
-        Column(title="Test accuracy", short="test", text=lambda one: percent(one.candidate.test_accuracy)),
+        Column(title="Test accuracy", short="test", text=lambda one: percentage(one.candidate.test_accuracy)),
         Column(title="Test loss", short="loss", text=lambda one: number(one.candidate.test_loss, 3), importance=20),
         Column(
             title="Lost",
@@ -158,7 +158,7 @@ def _tried(study: TuneResult) -> list[TriedCandidate]:
             row,
             study.rungs[place],
             {rung.rung: one.iteration_s for rung in study.rungs for one in rung.rows if one.label == row.label},
-            "best" if row.label == best else _end(row, is_last=place == len(study.rungs) - 1),
+            "best" if row.label == best else _elimination_reason(row, is_last=place == len(study.rungs) - 1),
         )
         for place, row in order
     ]
@@ -175,7 +175,7 @@ def _lost(one: TriedCandidate) -> str:
     return DASH if row.lost is None else f"{row.lost:+.2f}{'' if one.rung.judged_by == 'accuracy' else ' %'}"
 
 
-def _end(row: Candidate, *, is_last: bool) -> str:
+def _elimination_reason(row: Candidate, *, is_last: bool) -> str:
     """Return the text of the column "End": why a candidate was eliminated, or that it passed."""
     if row.end == "failed":
         return f"failed: {row.reason}"
@@ -196,7 +196,7 @@ def _rung_table(rung: RungResult) -> Table[Candidate]:
         Column(title="Strategy", text=lambda row: row.label, is_number=False),
         Column(title="ms per step", text=lambda row: milliseconds(row.iteration_s)),
         Column(title="Times the reference", text=lambda row: times(row.versus_reference)),
-        Column(title="Test accuracy", text=lambda row: percent(row.test_accuracy)),
+        Column(title="Test accuracy", text=lambda row: percentage(row.test_accuracy)),
         Column(title="Test loss", text=lambda row: number(row.test_loss, 3)),
         Column(
             title=f"Lost, {unit}",

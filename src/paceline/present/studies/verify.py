@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.present.model import Column, Finding, Page, Table
+from paceline.present.page_parts import Column, Finding, Page, Table
 from paceline.results.commands import Certificate, CertificateRow
 
 
