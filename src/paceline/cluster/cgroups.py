@@ -33,7 +33,7 @@ class Mount:
     options: tuple[str, ...]
 
     def folder_of(self, path: str) -> str:
-        """Return the folder of a cgroup, or the mount point if the cgroup is not visible."""
+        """Return the folder of the cgroup `path`, or the mount point if that cgroup is not visible."""
         inside = os.path.relpath(path, self.root)
         folder = os.path.normpath(os.path.join(self.point, inside))
         return folder if not inside.startswith("..") and os.path.isdir(folder) else self.point

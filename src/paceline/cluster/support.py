@@ -85,7 +85,7 @@ def _run_probe(entry: str) -> ProbeResult:
 
 
 def probe(entry: str) -> ProbeResult:
-    """Build each part once, in a new network namespace that ends with this process."""
+    """Create each part once, in a new network namespace, and return the parts that work."""
     try:
         os.close(os.pidfd_open(os.getpid()))
         new_network(entry)

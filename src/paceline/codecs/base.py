@@ -118,7 +118,7 @@ class GatheredCodec(Codec):
 
     @abstractmethod
     def message_bytes(self, spec: TensorSpec) -> int:
-        """Return the length of a tensor's encoded message."""
+        """Return the length in bytes of a tensor's encoded message."""
 
     def sum(self, tensor: Tensor, sum_over_workers: SumFunction, comm: Comm, key: Key = 0) -> None:
         self.sum_together([tensor], sum_over_workers, comm, [key])

@@ -31,5 +31,5 @@ def to_numbers(integers: Tensor, scale: Tensor | float, zero_point: int = 0) -> 
 def as_int8(
     values: Tensor, scale: Tensor | float, zero_point: int = 0, low: int = -LARGEST, high: int = LARGEST
 ) -> Tensor:
-    """Return `to_integers` as int8."""
+    """Return the result of `to_integers` as int8."""
     return to_integers(values, scale, zero_point, low, high).to(torch.int8)

@@ -26,7 +26,7 @@ CLOSE_S = 5.0  # time limit for the peers' last notices; after it the thread is 
 
 
 class ArrivalListener:
-    """Receives the notices of peers on other nodes until each of them has closed."""
+    """Receives, in a thread, the notices of peers on other nodes until all of them have closed their comm."""
 
     def __init__(self, comm: TorchComm, peers: Sequence[int], wake: Callable[[], None]) -> None:
         self._comm, self._wake = comm, wake

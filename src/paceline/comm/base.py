@@ -84,7 +84,7 @@ class Comm(MessageCollectives):
         self.irecv(tensor, peer, tag).wait()
 
     def recv_any(self, tensor: Tensor, tag: int = 0) -> int:
-        """Receive from whichever peer sends first; return its rank."""
+        """Receive a message from the first peer that sends one; return its rank."""
         begin = perf_counter()
         peer = self._recv_any(tensor, tag)
         span = self._begin("recv", tensor, peer, tag)
@@ -237,7 +237,7 @@ class Comm(MessageCollectives):
         return self._begin_bytes(op, tensor.numel() * tensor.element_size(), peer, tag)
 
     def _begin_bytes(self, op: str, nbytes: int, peer: int | None = None, tag: int = 0) -> OpenOperation | None:
-        """Count an operation; return its span if a listener records it."""
+        """Count an operation; return it as an open span if a listener records it."""
         if not self._is_counting:
             return None
         self.counter.add(Operation(op, nbytes, peer))

@@ -33,7 +33,7 @@ class CompletedWork:
 
 
 class MessageCollectives(ABC):
-    """Collectives of workers that can send messages to each other. Nothing here is counted."""
+    """Base class with collectives built from messages between workers. They do not count traffic."""
 
     def __init__(self, rank: int, world_size: int) -> None:
         self.rank = rank

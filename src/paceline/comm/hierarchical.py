@@ -169,7 +169,7 @@ class HierarchicalComm(Comm):
         self._spread(tensor)
 
     def _ireduce_scatter(self, output: Tensor, tensor: Tensor) -> Work:
-        """Sum within nodes; leaders exchange and add their nodes' parts, and scatter them to their workers."""
+        """Reduce-scatter: sum within nodes; leaders exchange and add parts, and scatter them to their workers."""
         if len(self._nodes) == 1:
             return self._local._ireduce_scatter(output, tensor)
         if output.numel() == 0:
@@ -204,7 +204,7 @@ class HierarchicalComm(Comm):
             self._spread(tensor)
 
     def _gather(self, tensor: Tensor, root: int) -> list[Tensor]:
-        """A leader sends its node's tensors to the root in one message."""
+        """Gather tensors on the root; each leader sends those of its node in one message."""
         if self._node_of[root] != self._own_node:
             pieces = self._local._gather(tensor, 0)
             if pieces:
@@ -219,7 +219,7 @@ class HierarchicalComm(Comm):
         return self._by_rank({self._own_node: pieces, **{index: list(stack) for index, stack in stacks.items()}})
 
     def _scatter(self, tensor: Tensor, pieces: list[Tensor], root: int) -> None:
-        """A leader receives its node's pieces from the root in one message."""
+        """Scatter pieces from the root; each leader receives those of its node in one message."""
         if self._node_of[root] == self._own_node:
             works = []
             if self.rank == root:
@@ -239,7 +239,7 @@ class HierarchicalComm(Comm):
         self._local._scatter(tensor, received, 0)
 
     def _all_gather(self, tensor: Tensor) -> list[Tensor]:
-        """Leaders broadcast the tensors of their nodes to each other, and all tensors to the workers of their nodes."""
+        """Gather tensors: leaders broadcast those of their node to each other, and all tensors to their workers."""
         pieces = self._local._all_gather(tensor)
         if len(self._nodes) == 1:
             return pieces

@@ -82,7 +82,7 @@ class OpenOperation:
             self.end_here()
 
     def end(self, end: float) -> None:
-        """Report the operation as complete at this time."""
+        """Report that the operation was complete at the time `end`."""
         self.listener.op(
             self.op, self.nbytes, self.peer, self.tag, self.begin, end, self.number, self.medium, self.step
         )
@@ -105,7 +105,7 @@ class OpenOperation:
 
 
 class BackgroundWork:
-    """Work that continues while its worker does other things, and knows when it was completed."""
+    """Asynchronous work that records the time of its completion."""
 
     completed: float | None = None  # time of completion; None while it is unknown
 
@@ -153,7 +153,7 @@ class LaunchedGroup:
         self.launched_at = perf_counter()
 
     def check(self) -> None:
-        """Set the time of completion if the work is complete. A small group has no callback that does so."""
+        """Set the time of completion if the work is complete; needed for small groups, which have no callback."""
         if self.completed is None and self.work.is_completed():
             self.completed = perf_counter()
 

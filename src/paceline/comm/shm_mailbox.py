@@ -102,7 +102,7 @@ class Mailbox:
                 self._pull(inbox)
 
     def complete(self, is_done: Callable[[], bool], peer: int) -> None:
-        """Advance messages until the one with this peer is complete."""
+        """Advance messages until `is_done` is true for the message with this peer."""
 
         def first_missing() -> int:
             if not is_done():

@@ -86,7 +86,7 @@ class Segment:
         return torch.frombuffer(self.memory, dtype=dtype, count=numel, offset=HEADER_BYTES + offset)
 
     def words(self, offset: int, count: int) -> memoryview:
-        """Return integers of 8 bytes, each of which is read and written atomically."""
+        """Return `count` integers of 8 bytes as a view; each is read and written atomically."""
         return self.memory[HEADER_BYTES + offset : HEADER_BYTES + offset + 8 * count].cast("q")
 
 

@@ -113,7 +113,7 @@ class ShmReduction(Reduction):
                 work.span.blocked(begin, perf_counter(), is_busy=True)
 
     def completed_at(self, number: int) -> float | None:
-        """Return when this worker's part was added, if all parts are complete; None otherwise.
+        """Return the time at which this worker added its part, if all parts are complete; else None.
 
         The last part was complete at that time or slightly later.
         """

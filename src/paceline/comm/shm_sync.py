@@ -129,7 +129,7 @@ class ShmWaiter:
                 raise CommError(f"worker {me} received nothing from {whom} in {self.timeout_s:g} s (the time limit)")
 
     def _is_missing_after_sleep(self, first_missing: Callable[[], int]) -> bool:
-        """Sleep for one slice or until a peer wakes this worker. Return False if nothing is missing any more."""
+        """Sleep for one slice or until a peer wakes this worker. Return False if no peer is behind before that."""
         own = self._sleep_words[self._slot]
         self._words[own] = 1
         try:

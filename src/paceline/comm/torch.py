@@ -42,7 +42,7 @@ class TorchComm(Comm):
         use_nccl: bool = False,
         names: Sequence[int] = (),
     ) -> None:
-        """`address` is the local address that peers reach this worker at; empty lets gloo find one.
+        """Connect the worker. `address` is its local address for peers; if empty, gloo finds one.
 
         `names` are the workers' ranks in the larger world, used in error messages.
         """
@@ -272,7 +272,7 @@ def make_store(host: str, port: int, *, is_master: bool, timeout_s: float) -> An
 
 
 def open_store_at(address: str, port: int, *, timeout_s: float) -> Any:
-    """Open the store's server at one address of this host; by default torch listens on every interface."""
+    """Open the store's server at one address of this host only; torch itself would listen on every interface."""
     limit = timedelta(seconds=timeout_s)
     listener = socket.create_server((address, port))
     port = listener.getsockname()[1]

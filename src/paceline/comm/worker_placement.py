@@ -12,7 +12,7 @@ AUTO = "auto"
 
 
 def choose_comm(*, num_workers: int, num_nodes: int = 1, device: str = "cpu") -> str:
-    """Return shm within one host, hierarchical for hosts with several workers, else torch."""
+    """Return the comm for a placement: shm on one host, hierarchical if hosts have several workers, else torch."""
     preferred = "torch"
     if device == "cpu" and num_workers > 1:
         if num_nodes == 1:

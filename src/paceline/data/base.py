@@ -46,7 +46,7 @@ class Data:
 
 
 class NoSamples(Dataset):
-    """Data set without samples."""
+    """A data set without samples."""
 
     def __len__(self) -> int:
         return 0

@@ -156,5 +156,5 @@ def short_label_of(row: ShownRow) -> str:
 
 
 def plotly_text(text: str) -> str:
-    """Escape text for plotly, which interprets markup and %{} in strings."""
+    """Return text escaped for plotly, which interprets markup and %{} in strings."""
     return html.escape(text, quote=False).replace("%{", "%\N{ZERO WIDTH SPACE}{")

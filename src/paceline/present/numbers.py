@@ -74,7 +74,7 @@ def duration_interval(bounds: Sequence[float]) -> str:
 
 
 def plus_minus(bounds: Sequence[float] | None, mean: float) -> str:
-    """Format half the width of an interval as a percentage of the mean."""
+    """Format half the width of an interval as a percentage of the mean, with a plus-minus sign."""
     return DASH if not bounds else f"{PLUS_MINUS}{50 * (bounds[1] - bounds[0]) / mean:.0f} %"
 
 

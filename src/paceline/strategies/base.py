@@ -35,7 +35,7 @@ class Guarantee(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class GradientPolicy:
-    """The rules that a strategy follows for gradients between the end of backward and the step.
+    """Rules for gradients that a strategy must follow between the end of backward and the optimiser step.
 
     The defaults describe Paceline's own loop, where only the optimiser reads gradients.
     """

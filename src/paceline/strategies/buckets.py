@@ -134,7 +134,7 @@ class GradientBuckets:
         self._reset()
 
     def attach(self) -> None:
-        """Set zeroed memory of the comm as the gradients that backward adds to."""
+        """Set the parameters' gradients to zeroed memory of the comm, to which backward adds."""
         for reduction in self.reductions.values():
             reduction.own.zero_()
         for parameter, own in zip(self.parameters, self.own, strict=True):
@@ -177,7 +177,7 @@ class GradientBuckets:
         self._reset()
 
     def set_gradients(self) -> None:
-        """Set the sums as the parameters' gradients; None for parameters that no worker's backward reached."""
+        """Set the parameters' gradients to the sums, or to None if no worker's backward reached the parameter."""
         if self.is_in_place:
             for parameter, result in zip(self.parameters, self.results, strict=True):
                 parameter.grad = result

@@ -71,7 +71,7 @@ class Asynchronous(ABC):
 
 
 class Heartbeat(ABC):
-    """A strategy whose servers or peers wait for a worker under a time limit, even while it evaluates its replica."""
+    """A strategy whose servers or peers wait for each worker with a time limit, also while it evaluates its replica."""
 
     @abstractmethod
     def keep_alive(self) -> None:
@@ -202,7 +202,7 @@ _CAPABILITIES: tuple[type, ...] = (
 
 @cache
 def check_contract(cls: type[Strategy]) -> None:
-    """Raise UsageError where a class defines part of a capability without mixing it in, or lacks a method."""
+    """Raise UsageError if a class defines methods of a capability without inheriting it, or lacks one of them."""
     for capability in _CAPABILITIES:
         members = [name for name in vars(capability) if not name.startswith("_") and hasattr(cls, name)]
         if members and not issubclass(cls, capability):

@@ -109,7 +109,7 @@ class Ddp(Accumulating, WrappedModel, BufferEstimate, Tunable, Strategy):
         return self._replica.no_sync()
 
     def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:  # noqa: ARG002
-        """Estimate the buckets; after the first step DDP builds new ones while the old ones still exist."""
+        """Estimate the memory of DDP's buckets; after the first step, new ones coexist with the old ones."""
         return sum(tensor.nbytes for tensor in tensors) if world_size > 1 else 0
 
     def _average_encoded(self, bucket: Any) -> torch.futures.Future[Tensor]:

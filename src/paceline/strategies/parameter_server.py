@@ -247,7 +247,7 @@ class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck
         return operations
 
     def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:  # noqa: ARG002
-        """Estimate one vector to send and one to receive."""
+        """Estimate the memory of one vector to send and one to receive."""
         return 2 * sum(tensor.nbytes for tensor in tensors)
 
     def metrics(self) -> Json:

@@ -43,7 +43,7 @@ def split_tensors(tensors: Sequence[TensorSpec], num_servers: int) -> list[list[
 
 
 class Share:
-    """The tensors of one server; used by the server and by its workers."""
+    """The tensors that one server holds, and their learning rates; used by the server and by its workers."""
 
     def __init__(self, worker: Worker, indices: list[int], wire_dtype: torch.dtype | None) -> None:
         self.parameters = [worker.parameters[index] for index in indices]
@@ -75,7 +75,7 @@ class Share:
 
 @dataclass
 class Note:
-    """The message of a worker that precedes its vector."""
+    """The message that a worker sends before its vector."""
 
     kind: int
     weight: float

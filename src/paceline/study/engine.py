@@ -68,7 +68,7 @@ def find_unfinished(study: Study, out: Path) -> Path | None:
 def interleave(cells: Iterable[Cell]) -> Iterator[Cell]:
     """Yield the cells (planned runs) repeat by repeat, in reverse order in every other repeat.
 
-    A machine that slows down over time therefore does not always slow down the same cells.
+    So a machine that slows down over time does not always slow down the same cells.
     """
     rounds: dict[int, list[Cell]] = {}
     for cell in cells:

@@ -26,7 +26,7 @@ def _no_rendezvous(name: str) -> Comm:
 
 @dataclass(frozen=True)
 class Context:
-    """The comm, device and callbacks that one worker uses for one task."""
+    """The comm, device and callbacks of one worker during one task."""
 
     comm: Comm  # of a server: connects workers and servers
     device: torch.device = CPU
