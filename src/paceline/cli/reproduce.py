@@ -37,7 +37,7 @@ def reproduce(
     ] = None,
 ) -> None:
     """Repeat a published experiment, and show the published numbers next to the measured ones."""
-    from paceline.present.model import plain_table
+    from paceline.present.page_parts import plain_table
     from paceline.present.terminal import show_tables
     from paceline.study.reproduce import Reproduce, experiment_names
 

@@ -76,7 +76,7 @@ def _strip_events(simulation: Simulation, record: Record, index: int) -> Iterato
             yield from _column_events(record, index, column, output)
 
 
-def _of_row(simulation: Simulation, record: Record, index: int, where: tuple[int, int, int]) -> Iterator[Event]:
+def _row_events(simulation: Simulation, record: Record, index: int, where: tuple[int, int, int]) -> Iterator[Event]:
     """Yield the multiplications and additions of one PE for one output."""
     row, column, output = where
     pes, schedule = record.pes, record.schedule
@@ -112,7 +112,7 @@ def _of_row(simulation: Simulation, record: Record, index: int, where: tuple[int
             )
 
 
-def _of_column(record: Record, index: int, column: int, output: int) -> Iterator[Event]:
+def _column_events(record: Record, index: int, column: int, output: int) -> Iterator[Event]:
     """Yield the sends and sums of one column of PEs for one output; the first PE of the column adds up."""
     schedule, one = record.schedule, record.one
     num_rows = record.pes.partial_sums.shape[1]

@@ -1,4 +1,4 @@
-"""Placement of the logical sets of a convolution on an array: folded if too large, side by side if small.
+"""Placement of a convolution on an array of PEs: its logical sets, folded if too large, side by side if small.
 
 A set computes one image under one filter: R rows of PEs (one per kernel row) by E columns (one per output row). If the
 set has more columns than the array, it is split into strips of output rows. If it has more rows than the array, kernel

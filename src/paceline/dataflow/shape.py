@@ -113,13 +113,13 @@ class ConvAxis:
         start = end - self._num_last_inside(self.kernel)
         return int(((end - 1) // block - start // block + 1)[end > start].sum())
 
-    def _new(self, part: int) -> NDArray[np.int64]:
+    def _num_first_read(self, part: int) -> NDArray[np.int64]:
         """Return, for each output, the number of pixels that no earlier output of its strip reads."""
-        new = self._last(self.step)
-        new[::part] = self._last(self.kernel)[::part]
+        new = self._num_last_inside(self.step)
+        new[::part] = self._num_last_inside(self.kernel)[::part]
         return new
 
-    def _last(self, count: int) -> NDArray[np.int64]:
+    def _num_last_inside(self, count: int) -> NDArray[np.int64]:
         """Return, for each output, how many of the last `count` pixels of its window lie inside the input."""
         ends = np.arange(self.outputs, dtype=np.int64) * self.stride + self.kernel
         within = np.minimum(ends, self.padding + self.size) - np.maximum(ends - count, self.padding)

@@ -154,7 +154,7 @@ class Simulation:
         busy = schedule.adder_busy.astype(np.int64) + self._num_other_pes(one) * schedule.worker_busy
         return np.asarray(one.num_columns * busy)
 
-    def _others(self, one: Pass) -> int:
+    def _num_other_pes(self, one: Pass) -> int:
         """Return the number of PEs of a column besides its first."""
         return 0 if self.plan.is_serial else len(one.kernel_rows) - 1
 

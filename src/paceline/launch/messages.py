@@ -42,7 +42,7 @@ class Enter(msgspec.Struct, frozen=True, tag="enter"):
     path: list[str]
 
 
-class KeepStore(msgspec.Struct, frozen=True, tag="store"):
+class OpenStore(msgspec.Struct, frozen=True, tag="store"):
     """Order to worker 0: open the store through which all workers find each other, and keep it open."""
 
     address: str
@@ -68,8 +68,8 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """Message from a worker: it is ready for orders."""
 
 
-class StoreKept(msgspec.Struct, frozen=True, tag="store"):
-    """Reply to KeepStore: the store is open at this port."""
+class StoreOpened(msgspec.Struct, frozen=True, tag="store"):
+    """Reply to OpenStore: the store is open at this port."""
 
     port: _Port
 

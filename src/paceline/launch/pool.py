@@ -134,7 +134,7 @@ class ProcessPool(WorkerPool):
         store = make_store("127.0.0.1", 0, is_master=True, timeout_s=timeout_s)
         return store, store.port
 
-    def _keep_store_on_worker_0(self, task: Task) -> int:
+    def _open_store_on_worker_0(self, task: Task) -> int:
         """Open the rendezvous store on worker 0, since this process may be outside the workers' network.
 
         Return the store's port.

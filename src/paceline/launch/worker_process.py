@@ -63,9 +63,9 @@ def serve(pipe: MessageChannel) -> NoReturn:
             pipe.send(Failed("raised", f"returned a result that cannot be sent: {error}"))
 
 
-def _keep_store(order: KeepStore) -> tuple[Any, Reply]:
+def _open_store(order: OpenStore) -> tuple[Any, Reply]:
     """Open, in this process, the store through which all workers find each other."""
-    from paceline.comm.torch import keep_store
+    from paceline.comm.torch import open_store_at
 
     try:
         store = open_store_at(order.address, order.port, timeout_s=order.timeout_s)

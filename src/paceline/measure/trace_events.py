@@ -122,7 +122,7 @@ def _lane(worker: WorkerLines, lane: int) -> Track:
     return Track(worker.pid, worker.pid + 1 + lane)
 
 
-def _loop(worker: WorkerLines) -> Iterator[Slice]:
+def _loop_slices(worker: WorkerLines) -> Iterator[Slice]:
     """Yield the slices of a worker's loop: steps, the phases of each step, and times blocked in the comm."""
     for line in worker.steps:
         args = {key: line[key] for key in ("loss", "num_samples", "sent_bytes") if key in line}
@@ -167,7 +167,7 @@ def _draw_operations(worker: WorkerLines) -> tuple[list[DrawnOperation], int]:
 
 def _message_arrows(drawn: Sequence[DrawnOperation], arrows: Arrows) -> Iterator[Event]:
     """Yield an arrow from every send to the receive of its message."""
-    sends = {_message(one): one for one in drawn if one.line["op"] == "send"}
+    sends = {_message_identity(one): one for one in drawn if one.line["op"] == "send"}
     for one in drawn:
         send = sends.get(_message_identity(one)) if one.line["op"] == "recv" else None
         if send is not None:
@@ -177,7 +177,7 @@ def _message_arrows(drawn: Sequence[DrawnOperation], arrows: Arrows) -> Iterator
             )
 
 
-def _message(one: DrawnOperation) -> tuple[int, int, int, int]:
+def _message_identity(one: DrawnOperation) -> tuple[int, int, int, int]:
     """Return the sender, receiver, tag and number of a message, which are equal for its send and its receive."""
     here, there = one.rank, one.line["peer"]
     ends = (here, there) if one.line["op"] == "send" else (there, here)
@@ -214,7 +214,7 @@ def _last_and_waiting(members: list[DrawnOperation]) -> tuple[DrawnOperation, li
     return last, roots if op == "gather" else [one for one in members if one is not last]
 
 
-def _resources(worker: WorkerLines) -> Iterator[Event]:
+def _resource_counters(worker: WorkerLines) -> Iterator[Event]:
     """Yield counter events from the resource samples during the worker's steps, and just before and after them."""
     period_s = worker.period_s
     if period_s is None:
@@ -235,7 +235,7 @@ def _resources(worker: WorkerLines) -> Iterator[Event]:
         before = line
 
 
-def _around(samples: Sequence[Line], begin_s: float, end_s: float) -> list[Line]:
+def _samples_around(samples: Sequence[Line], begin_s: float, end_s: float) -> list[Line]:
     """Return the samples between two times, and the nearest sample on each side."""
     first = max((i for i, line in enumerate(samples) if line["time_s"] <= begin_s), default=0)
     last = min((i for i, line in enumerate(samples) if line["time_s"] >= end_s), default=len(samples) - 1)

@@ -76,7 +76,7 @@ def speed(rows: Sequence[Row]) -> list[Finding]:
         found.append(Finding(f"Not distinguishable from {name} at 95 % confidence: {join_few(parts)}.", "Speed", kind))
     if unknown := [row for row in others if _versus(row).verdict == ONE_REPEAT]:
         parts = [f"{row.label} takes {times(_versus(row).ratio)} times as long" for row in unknown]
-        found.append(Finding(f"Compared with {name} in this one repeat: {few(parts)}.", "Speed", "detail"))
+        found.append(Finding(f"Compared with {name} in this one repeat: {join_few(parts)}.", "Speed", "detail"))
     return found
 
 

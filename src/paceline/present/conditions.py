@@ -139,7 +139,7 @@ def _injected(text: str, rows: Sequence[RunResult], where: str) -> str:
     except UsageError:  # stored by a newer version
         return f"A fault was injected: --inject {text}{where}."
     without = [name_of(row) for row in rows if row.workers <= one.rank]
-    untouched = f" Not affected, because they have no worker {one.rank}: {listed(without)}." if without else ""
+    untouched = f" Not affected, because they have no worker {one.rank}: {join_words(without)}." if without else ""
     return f"Worker {one.rank} was {_DONE[one.kind]} on purpose (--inject {text}){where}.{untouched}"
 
 

@@ -1,4 +1,4 @@
-"""Formatters of numbers, for all renderers.
+"""Format numbers as text, with times, bytes and percentages in one style for all renderers.
 
 Formatters for columns leave the unit out, because it is in the heading. An unknown value (None) becomes an en dash.
 """

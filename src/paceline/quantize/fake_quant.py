@@ -60,7 +60,7 @@ class Simulated(nn.Module):
             return value
         return self._on_grid(self.graph.grid_owner(op.name), value)
 
-    def trained(self) -> Graph:
+    def current_graph(self) -> Graph:
         """Return a copy of the graph with the current, unrounded parameters."""
         return self.graph.with_layers({op.name: self._parameters_of(op) for op in self.graph.layers})
 

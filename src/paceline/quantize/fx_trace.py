@@ -89,7 +89,7 @@ def _convert(node: fx.Node, traced: fx.GraphModule, aliases: dict[str, str]) -> 
     return [_float_op(node, reading, traced)] if converted is None else converted
 
 
-def _in_float(node: fx.Node, reading: Reading, traced: fx.GraphModule) -> FloatOp:
+def _float_op(node: fx.Node, reading: Reading, traced: fx.GraphModule) -> FloatOp:
     """Return a FloatOp for a node without integer form; its `call` runs the node on the input tensors."""
     nodes = list(node.all_input_nodes)
 

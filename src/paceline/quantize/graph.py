@@ -122,7 +122,7 @@ def _scaled(layer: LinearOp, norm: BatchNorm) -> LinearOp:
     return dataclasses.replace(layer, weight=layer.weight * factor, bias=layer.bias * norm.factor + norm.offset)
 
 
-def _on_its_own(norm: BatchNorm) -> Conv:
+def _as_depthwise_conv(norm: BatchNorm) -> Conv:
     """Convert a BatchNorm that follows no layer to a depthwise 1x1 convolution."""
     weight = norm.factor.view(-1, 1, 1, 1)
     return Conv(name=norm.name, inputs=norm.inputs, weight=weight, bias=norm.offset, groups=len(weight))

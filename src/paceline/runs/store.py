@@ -209,7 +209,7 @@ def _step_lines(worker: WorkerReport) -> Iterator[str]:
         yield json.dumps(nonfinite_to_none(row)) + "\n"
 
 
-def finite(value: Any) -> Any:
+def nonfinite_to_none(value: Any) -> Any:
     """Return plain values in which None replaces NaN and infinity, because JSON has neither."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None

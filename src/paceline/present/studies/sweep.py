@@ -12,7 +12,7 @@ from paceline.present.comparison_page import comparison_page, frame, study_of
 from paceline.present.numbers import (
     DASH,
     counted,
-    listed,
+    join_words,
     megabytes,
     milliseconds,
     number,
@@ -47,7 +47,8 @@ def sweep_page(material: PageContent, *, repeats: int, failures: Sequence[Findin
     rows = material.rows
     keys = list(rows[0].point or {})
     varied = Finding(
-        f"Rows differ in {listed(keys)}. The conditions and the recipe below show the values before this variation.",
+        f"Rows differ in {join_words(keys)}. "
+        "The conditions and the recipe below show the values before this variation.",
         "Caution",
         "caution",
         Visibility.HTML,
