@@ -149,8 +149,8 @@ def _entropy(histogram: Histogram, calibration: Calibration) -> Range:
     least, best = float("inf"), (histogram.low, histogram.high)
     for low, high in _candidates(histogram):
         inside = (centres >= low) & (centres <= high)
-        if int(inside.sum()) < NUM_LEVELS // 2:
-            continue
+        if int(inside.sum()) < NUM_LEVELS:
+            continue  # every bin would have a level of its own: rounding would seem to cost nothing
         divergence = _divergence(counts, inside)
         if divergence < least:
             least, best = divergence, (low, high)
