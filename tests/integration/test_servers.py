@@ -156,7 +156,7 @@ def test_under_torchrun_workers_that_leave_no_room_for_servers() -> None:
     assert sentence in " ".join(err.split())
     [(code, _, err)] = outcomes([COMMAND], few)
     assert code == 2
-    sentence = "the strategy needs 1 server and at least 1 worker, but torchrun started 1 in all"
+    sentence = "the strategy needs 1 server and at least 1 worker, but torchrun started 1 process in all"
     assert sentence in " ".join(err.split())
 
 

@@ -50,7 +50,7 @@ def asked(out: Path, *arguments: str) -> Said:
         (["--vary", "batch-size=1,2"], "batch size 1 is smaller than 4 workers"),
         (["--vary", "lr=0.1", "--remedies"], "remedies need a varied batch size"),
         (["--vary", "lr=0.1", "--nnodes", "2"], "without --nnodes"),
-        (["--resume", "nothing"], "there is no 'nothing'"),
+        (["--resume", "nothing"], "there is no run or study 'nothing'"),
         (["--vary", "batch-size=1000000,2000000"], "no point of the sweep can run"),
     ],
 )
