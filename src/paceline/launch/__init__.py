@@ -1,1 +1,1 @@
-"""Launchers: start worker processes and run tasks on them."""
+"""Launchers: start the worker processes of a training run, on this host or on several hosts."""

@@ -1,4 +1,8 @@
-"""Base classes of launchers: the request, the launcher that handles it, and the pool of workers that it opens."""
+"""Base classes for starting worker processes: the user's request, the launcher that serves it, and the process pool.
+
+A comm is the transport between the processes (torch with gloo or nccl, shared memory and others). Its name selects a
+class of `paceline.comm`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,10 @@ Function = Callable[..., Any]  # a module-level function: (context, **arguments)
 
 @dataclass(frozen=True)
 class Task:
-    """What a pool runs: the functions of workers and servers, their arguments, and the comm that connects processes."""
+    """A task for a pool of processes: the functions to run, their arguments, and the comm that connects the processes.
+
+    Workers train. Servers, which only some strategies need, hold the parameters (parameter server).
+    """
 
     function: Function
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -35,7 +42,7 @@ class Task:
 
     @property
     def shared_arguments(self) -> Mapping[str, Any]:
-        """The arguments that must be equal on all hosts, which are all except paths."""
+        """The arguments that must be equal on all hosts: all except the paths `checkpoint` and `folder`."""
         return {name: value for name, value in self.arguments.items() if name not in ("checkpoint", "folder")}
 
     @property
@@ -43,7 +50,10 @@ class Task:
         return self.num_workers + self.num_servers
 
     def call(self, context: Context) -> Any:
-        """Run the workers' function or the servers' function, depending on this process's rank."""
+        """Run the workers' function and return its result, or run the servers' function and return None.
+
+        The rank of this process determines which of the two is run.
+        """
         if context.rank < self.num_workers:
             return self.function(context, **self.arguments)
         assert self.serve is not None, "a task with servers needs a function for them"
@@ -59,7 +69,7 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchRequest:
-    """The user's options for starting workers. Every launcher reads the options that it needs."""
+    """The user's options for starting workers. Each launcher reads only the options that it supports."""
 
     launcher: str = ""  # --launcher: a name or `file.py:Class`; empty: detected from the other options
     hosts: tuple[str, ...] | None = None  # --hosts; None: not given
@@ -80,18 +90,18 @@ class LaunchRequest:
 
 @dataclass(frozen=True)
 class Fit:
-    """Says that a launcher fits a request, and why."""
+    """Result of `Launcher.detect` for a launcher that a request selects."""
 
     because: str = ""  # the option or program that selects the launcher, such as --hosts; empty: it is the default
 
 
 @dataclass(frozen=True)
 class Place:
-    """Description of the hosts on which a run's workers are, for tables and stored runs."""
+    """Description of the hosts on which the workers of a run are, for tables and stored runs."""
 
     launcher: str
     num_hosts: int = 1  # all emulated nodes are on one host
-    words: str = ""  # "on alpha, beta"; empty for plain processes of this host
+    words: str = ""  # names or properties of the hosts, such as "on alpha, beta"; may be empty
 
 
 class WorkerPool(ABC):
@@ -102,16 +112,19 @@ class WorkerPool(ABC):
 
     @abstractmethod
     def run(self, task: Task, on_event: Callable[[Event], None]) -> list[Any]:
-        """Run a task, and return the workers' results in order of rank. Return an empty list if not `is_main`."""
+        """Run a task, and return the workers' results in order of rank. Return an empty list if not `is_main`.
+
+        `on_event` is called with each progress event of a worker.
+        """
 
     @abstractmethod
     def close(self) -> None:
-        """End every process that this pool started."""
+        """End all processes that this pool started."""
 
     def set_objects(self, objects: bytes) -> None:
         """Send `objects` (pickled models, data and losses) with every later task.
 
-        Raises UsageError if they would have to be sent to another host, since other hosts accept no pickles.
+        Raises UsageError if the pool has workers on other hosts, since those accept no pickles.
         """
         del objects
         raise UsageError(
@@ -130,9 +143,9 @@ class Launcher(ABC):
     """Base class of launchers, which start workers. To add a launcher, add a file with one subclass to this package."""
 
     name: ClassVar[str] = ""
-    # Whether one process starts all workers; otherwise several processes run the same command.
+    # Whether this process starts all workers. If not, the same command is started several times, by hand or torchrun.
     starts_all: ClassVar[bool] = True
-    # Error messages for requests that also select another launcher, by the name of the other launcher.
+    # Error messages for requests that select this launcher and another one. The keys are names of other launchers.
     conflicts: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, request: LaunchRequest) -> None:
@@ -145,7 +158,7 @@ class Launcher(ABC):
 
     @property
     def because(self) -> str:
-        """The option or program that selected this launcher, such as --hosts."""
+        """The option or program that selected this launcher, such as --hosts, for error messages."""
         fit = self.detect(self.request)
         return (fit.because if fit is not None else "") or f"--launcher {self.name}"
 

@@ -14,9 +14,9 @@ from paceline.launch.rendezvous import collect, leave, publish
 
 
 class ByHand(Launcher):
-    """Launcher for hosts on each of which the user starts the command.
+    """Launcher for several hosts, if the user starts the same command on each of them.
 
-    Host 0 listens at an address that the other hosts know, and writes the results.
+    Host 0 listens at --master-addr and --master-port, to which the other hosts connect. It writes all results.
     """
 
     name: ClassVar[str] = "by-hand"
@@ -66,7 +66,7 @@ class ByHand(Launcher):
 
 
 class ByHandPool(ProcessPool):
-    """The worker processes of this host. Hosts exchange requests and results through a store on host 0."""
+    """The worker processes of this host. Hosts exchange tasks' digests and results through a TCPStore on host 0."""
 
     can_go_on = False  # other hosts are not notified of a failed task
 
@@ -88,7 +88,10 @@ class ByHandPool(ProcessPool):
             ) from None
 
     def _check_same_task(self, task: Task) -> None:
-        """Raise UsageError if hosts were started with different tasks, which would wait for each other forever."""
+        """Raise UsageError if hosts were started with different tasks, since their workers would deadlock.
+
+        Raises RunError if another host does not connect within the task's timeout.
+        """
         request = (task.function.__name__, task.num_workers, task.num_servers, task.shared_arguments)
         digest = hashlib.sha256(repr(request).encode()).hexdigest()
         key = f"request{self._job}"
@@ -112,7 +115,7 @@ class ByHandPool(ProcessPool):
         key = f"results{self._job}"
         if not self.is_main:
             publish(self._store, f"{key}/{self._node_rank}", results)
-            # Node 0 holds the store: wait until it has read every result.
+            # Wait until node 0, which hosts the store, has read the results of all nodes.
             self._store.get(f"{key}/read")
             leave(self._store, key, is_host=False, num_others=self._num_nodes - 1)
             return []

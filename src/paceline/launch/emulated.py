@@ -1,4 +1,7 @@
-"""Launcher for --cluster: workers on emulated nodes of this host, each with its own network, link and CPU share."""
+"""Launcher for --cluster: starts workers on emulated nodes, to measure training on a cluster with a single machine.
+
+An emulated node is a network namespace of this host with its own address, limited bandwidth and a share of the CPUs.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ from paceline.recipe import ClusterConfig
 if TYPE_CHECKING:
     from paceline.cluster import Cluster
 
-STORE_PORT = 29400  # on node 0; always free, since the node has its own network
+STORE_PORT = 29400  # port of the rendezvous store on node 0; always free, since the node has its own network
 
 
 class Emulated(Launcher):
-    """Launcher for workers on emulated nodes. The nodes exist as long as the pool of workers."""
+    """Launcher for workers on emulated nodes. The nodes are created and removed together with the pool of workers."""
 
     name: ClassVar[str] = "emulated"
     conflicts: ClassVar = {
@@ -49,10 +52,10 @@ class Emulated(Launcher):
 
 
 class EmulatedNodes(ProcessHost):
-    """Starts process r on emulated node r, or an even block of processes per node if there are fewer nodes.
+    """Starts process r on emulated node r. If there are fewer nodes than processes, each node gets several of them.
 
-    This process is outside the nodes' network, so worker 0 hosts the rendezvous store. Workers are still children of
-    this process, and their pipes are socket pairs.
+    The launching process is outside the nodes' network, so worker 0 hosts the rendezvous store. Workers are still
+    children of the launching process, and a socket pair connects each of them to it.
     """
 
     def __init__(self, config: ClusterConfig, num_processes: int) -> None:
@@ -70,7 +73,7 @@ class EmulatedNodes(ProcessHost):
 
     def start(self, environment: dict[str, str]) -> Iterator[WorkerProcess]:
         assert self._cluster is not None, "the cluster is not open"
-        # This variable names an interface of this host, which nodes do not have.
+        # GLOO_SOCKET_IFNAME names a network interface of this host, which nodes do not have.
         own = {key: value for key, value in os.environ.items() if key != "GLOO_SOCKET_IFNAME"}
         # Nodes have no DNS, and torch would print a warning for every connection.
         own.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")

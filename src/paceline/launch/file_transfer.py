@@ -1,4 +1,7 @@
-"""File transfer to the launcher: worker 0 on another host sends the files of its run through its pipe."""
+"""Transfer of a run's files from worker 0 on another host to the host that started the run.
+
+The files travel as messages through the worker's connection to the launching process.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,11 @@ PIECE_BYTES = 1 << 20
 
 @contextmanager
 def send_files_after(task: Task, send: Callable[[FilePiece], None]) -> Iterator[Task]:
-    """Yield a task whose run folder exists on this host.
+    """Yield a task that this process can run, and send the files that it writes to the launching process if necessary.
 
-    If the folder of `task` does not exist here, the yielded task has a temporary one. When the `with` block ends, even
-    after an error, the files in the temporary folder are sent to the launcher.
+    If the task has no run folder or the folder exists on this host, the task is yielded unchanged and nothing is sent.
+    Otherwise the yielded task has a temporary folder. When the `with` block ends, even after an error, all files in it
+    are sent with `send`.
     """
     folder = task.arguments.get("folder")
     if not folder or Path(folder).is_dir():
@@ -60,7 +64,7 @@ def _send_all(folder: Path, send: Callable[[FilePiece], None]) -> None:
 
 
 class FileReceiver:
-    """Writes the received pieces of files into the folder of the task's run."""
+    """Writes received pieces of files into the run folder of a task, on the launching host."""
 
     def __init__(self, task: Task) -> None:
         self._folder = task.arguments.get("folder")

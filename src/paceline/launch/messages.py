@@ -1,7 +1,8 @@
-"""Messages between a pool and its worker processes, and their encoding for workers on other hosts.
+"""Messages between the launching process and its worker processes, and their encoding for workers on other hosts.
 
-A parent and its child processes on this host exchange pickles. Messages from other hosts are encoded as MessagePack,
-limited in size, and validated against the types below. Thus reading such a message never runs code from the sender.
+The launching process and its child processes on this host exchange pickles. Messages to and from other hosts are
+encoded as MessagePack, limited in size, and validated against the types below. Thus reading such a message never runs
+code from the sender.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Enter(msgspec.Struct, frozen=True, tag="enter"):
 
 
 class OpenStore(msgspec.Struct, frozen=True, tag="store"):
-    """Order to worker 0: open the store through which all workers find each other, and keep it open."""
+    """Order to worker 0: open torch's TCPStore, through which all workers find each other, and keep it open."""
 
     address: str
     port: _Port
@@ -52,50 +53,53 @@ class OpenStore(msgspec.Struct, frozen=True, tag="store"):
 
 @dataclass(frozen=True, kw_only=True)
 class RunTask:
-    """Order to a worker: run a task."""
+    """Order to a worker: run a task. The ranks and addresses are those of this worker."""
 
     task: Task
     rank: int
     local_rank: int
-    node: str
-    job: int
-    master: tuple[str, int]
-    address: str
+    node: str  # workers with the same value share a host
+    job: int  # number of the task in its pool, counted from 1
+    master: tuple[str, int]  # address and port of the rendezvous store
+    address: str  # address at which peers reach the worker; empty: that of its interface towards the store
     objects: bytes = b""  # pickled models, data and losses of the parent; never sent to another host
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """Message from a worker: it is ready for orders."""
+    """Message from a worker that has started and accepts orders."""
 
 
 class StoreOpened(msgspec.Struct, frozen=True, tag="store"):
-    """Reply to OpenStore: the store is open at this port."""
+    """Reply to OpenStore: the store is open at `port`."""
 
     port: _Port
 
 
 class Emitted(msgspec.Struct, frozen=True, tag="event"):
-    """Message from a worker during a task: a progress event."""
+    """Message from a worker during a task: a progress event for the pool's callback."""
 
     event: Json
 
 
 class FilePiece(msgspec.Struct, frozen=True, tag="file"):
-    """Message from worker 0 on another host: a piece of a file that the run wrote there."""
+    """Message from worker 0 on another host: up to 1 MiB of a file that the run wrote there."""
 
-    name: _FileName
+    name: _FileName  # path in the run folder
     data: bytes
-    is_first: bool
+    is_first: bool  # whether the file begins with this data
 
 
 class Done(msgspec.Struct, frozen=True, tag="result"):
-    """Reply to RunTask: the task is done, with this result."""
+    """Reply to RunTask: the task is done and returned `result`."""
 
     result: Any
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """Reply to an order that failed. `kind` says why: the worker raised an error, or lost its peers (comm)."""
+    """Reply to an order that failed.
+
+    `kind` is `comm` if the worker lost the connection to another worker, and `raised` after any other error.
+    """
 
     kind: Literal["raised", "comm"]
     message: str
@@ -107,7 +111,7 @@ Reply = Ready | StoreOpened | Emitted | FilePiece | Done | Failed
 
 
 class _RemoteTask(msgspec.Struct, frozen=True, tag="task"):
-    """A RunTask for a worker on another host. It has the functions' names instead of the functions."""
+    """A RunTask as it is sent to a worker on another host, with the functions' names instead of the functions."""
 
     function: str
     serve: str | None
@@ -197,7 +201,7 @@ MessageChannel = PickleChannel | MessagePackChannel
 
 
 def encode(value: Any) -> bytes:
-    """Encode plain values as MessagePack. Arrays and tensors become lists."""
+    """Encode plain values (numbers, text, bytes, lists, dicts) as MessagePack. Arrays and tensors become lists."""
     return _encoder.encode(value)
 
 
@@ -207,7 +211,10 @@ def decode(data: bytes) -> Any:
 
 
 def printable(text: str) -> str:
-    """Replace control characters except line breaks by spaces. Text of another host could control the terminal."""
+    """Replace all control characters except line breaks by spaces.
+
+    Apply it to text from another host before printing, since escape sequences in the text could control the terminal.
+    """
     return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)
 
 
@@ -274,7 +281,10 @@ def _fields(value: Any, names: tuple[str, ...]) -> Json:
 
 
 def name_of_function(function: Function) -> str:
-    """Return the name `module:name` of a function. Raises UsageError if workers on other hosts may not run it."""
+    """Return the name `module:name` of a function.
+
+    Raises UsageError if its module is not in TASK_PACKAGES, since workers on other hosts refuse to run other functions.
+    """
     name = f"{function.__module__}:{function.__qualname__}"
     if not _may_run(name):
         raise UsageError(f"workers on other hosts only run functions of {' and '.join(TASK_PACKAGES)}, not {name}")

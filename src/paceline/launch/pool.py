@@ -1,4 +1,4 @@
-"""A pool of worker processes, started once and reused for several tasks."""
+"""A pool of worker processes, which launchers start once and reuse for several tasks (training runs)."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from paceline.launch.process_host import STOP_S, ProcessHost, WorkerProcess
 if TYPE_CHECKING:
     from paceline.train.context import Event
 
-START_S = 120.0  # importing torch is slow on a busy machine
-GRACE_S = 1.5  # wait after a communication error for the failure of the peer that caused it
+START_S = 120.0  # longest wait for a process to start: importing torch is slow on a busy machine
+GRACE_S = 1.5  # wait after a communication error, for a message from the process that caused it
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,15 @@ class _Failure:
 
 
 class ProcessPool(WorkerPool):
-    """The worker processes that a ProcessHost starts. If a task fails, the next task starts all of them again."""
+    """Worker processes that a ProcessHost starts. If a task fails, all of them end, and the next task restarts them."""
 
     can_go_on = True
 
     def __init__(self, num_processes: int, host: ProcessHost, *, first_rank: int = 0) -> None:
-        """`num_processes` is the number of workers and servers of the largest task.
+        """`num_processes` is the number of processes to start: the workers and servers of the largest task.
 
-        The first process of this pool has rank `first_rank`.
+        If a task also has processes on other hosts, `num_processes` counts those of this pool only, and `first_rank` is
+        the rank of the first of them.
         """
         self._num_processes, self._host, self._first_rank = num_processes, host, first_rank
         self._is_open = False
@@ -148,7 +149,7 @@ class ProcessPool(WorkerPool):
         return reply.port
 
     def _check_same_task(self, task: Task) -> None:
-        """Check that the pools of other hosts run the same task. By default there are no other pools."""
+        """Raise an error if the pools of other hosts run a different task. By default there are no other pools."""
         del task
 
     def _order(self, index: int, task: Task) -> None:
@@ -169,8 +170,8 @@ class ProcessPool(WorkerPool):
     def _collect(self, task: Task, active: list[int], on_event: Callable[[Event], None]) -> dict[int, Any]:
         """Wait until all processes have replied, and return their results by rank.
 
-        If a process dies or raises, raise WorkerError at once. If a process only lost its peers, wait GRACE_S for the
-        failure that caused this.
+        If a process dies or raises, raise WorkerError at once. If a process only reports that it lost its peers, wait
+        up to GRACE_S seconds for a message from the process that caused it, then raise WorkerError.
         """
         pipes: dict[MessageChannel, int] = {self._processes[index].pipe: index for index in active}
         results: dict[int, Any] = {}
@@ -236,10 +237,10 @@ def _reason(reply: Reply | _Failure) -> str:
 
 
 def _verdict(task: Task, failures: list[_Failure], unanswered: list[int]) -> WorkerError:
-    """Return the error to report after failures.
+    """Return the error to report to the user after one or more processes failed.
 
-    It names a worker that died or raised. If there is none, it names a worker that did not reply. If all replied, it
-    names a worker that lost its peers.
+    The error names a process that died or, if none died, one that raised. If there is neither, it names the first
+    process in `unanswered` (ranks that have not replied). If all replied, it names one that lost its peers.
     """
     culprits = sorted((f for f in failures if f.kind != "comm"), key=lambda f: f.kind != "died")
     if culprits:

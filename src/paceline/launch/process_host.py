@@ -1,4 +1,7 @@
-"""Hosts of worker processes: they start the processes of a pool, and say on which node and address each of them is."""
+"""Starting the worker processes of a pool: the base class ProcessHost, and its implementation for this host.
+
+Other subclasses start processes over ssh (`ssh.py`) and on emulated nodes (`emulated.py`).
+"""
 
 from __future__ import annotations
 
@@ -22,16 +25,16 @@ Wrap = Callable[[list[str]], list[str]]  # adds a program in front of a command
 
 @dataclass(frozen=True)
 class WorkerSlot:
-    """The node, local rank and address of one process."""
+    """Node, local rank and network address of one worker process."""
 
     node: str  # processes with the same name here share a host
     local_rank: int
-    address: str  # address at which peers reach the process; empty: that of its interface towards the store
+    address: str  # at which peers reach the process; empty: that of its interface towards the rendezvous store
 
 
 @dataclass
 class WorkerProcess:
-    """A worker process (or the ssh client connected to it), and the parent's end of the pipe to the worker."""
+    """A worker process (or the ssh client connected to it), and this process's end of the pipe to the worker."""
 
     popen: subprocess.Popen[bytes]
     pipe: MessageChannel
@@ -54,11 +57,11 @@ class WorkerProcess:
 
 
 class ProcessHost(ABC):
-    """Base class for starting the processes of a pool. It is opened before they start, and closed after they ended."""
+    """Base class for starting the processes of a pool, which calls `open` before they start, `close` after they end."""
 
     # Whether every worker is a child of this process on this host, so that messages may be pickles.
     is_forked: bool = True
-    # Address and port (0: a free one) of the store that worker 0 opens; None: this process opens it.
+    # Address and port (0: a free one) of the rendezvous store that worker 0 opens. None: this process opens the store.
     rendezvous: tuple[str, int] | None = None
 
     def open(self) -> None:
@@ -66,22 +69,22 @@ class ProcessHost(ABC):
 
     @abstractmethod
     def start(self, environment: dict[str, str]) -> Iterator[WorkerProcess]:
-        """Start every process with the variables of `environment` added to its environment, and yield each.
+        """Start all processes, each with the variables of `environment` added to its own, and yield them one by one.
 
         A process sends Ready through its pipe once it accepts orders.
         """
 
     @abstractmethod
     def slot(self, index: int) -> WorkerSlot:
-        """Return the node, local rank and address of a process."""
+        """Return the node, local rank and address of the process with this index in the pool."""
 
     def location(self, index: int) -> str:
-        """Return where a process is, for error messages, such as `on host alpha`. Return "" for this host."""
+        """Return the location of a process for error messages, such as `on host alpha`. Return "" for this host."""
         del index
         return ""
 
     def hint(self, index: int, code: int) -> str:
-        """Return text for an error message after the exit code: where the process ran, and why it may have ended."""
+        """Return the location of a process that died, and a likely cause of its exit code, for the error message."""
         del index, code
         return ""
 
@@ -112,7 +115,7 @@ def start_process(environment: dict[str, str], wrap: Wrap = list) -> WorkerProce
     """
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-m", "paceline.launch.worker_process", str(theirs.fileno())]
-    # In a new session Ctrl-C does not reach the worker; this process ends it in order.
+    # In a new session Ctrl-C does not reach the worker. This process handles Ctrl-C and then ends the worker.
     popen = subprocess.Popen(
         wrap(command),
         pass_fds=[theirs.fileno()],
@@ -127,7 +130,10 @@ def start_process(environment: dict[str, str], wrap: Wrap = list) -> WorkerProce
 
 
 def spread(num_processes: int, num_nodes: int) -> list[int]:
-    """Return the node of each process. If there are more processes than nodes, each node gets an even block of them."""
+    """Return the node of each process. If there are more processes than nodes, each node gets consecutive processes.
+
+    The numbers of processes per node differ by at most one.
+    """
     if num_processes <= num_nodes:
         return list(range(num_processes))
     return [index * num_nodes // num_processes for index in range(num_processes)]

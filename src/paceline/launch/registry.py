@@ -1,4 +1,4 @@
-"""Registry of launchers: the launchers in this package, and the user's own launchers, named as `file.py:Class`."""
+"""Choice of the launcher for a request: one of this package, or the user's own, named as `file.py:Class`."""
 
 from __future__ import annotations
 

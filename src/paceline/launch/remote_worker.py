@@ -1,8 +1,8 @@
-"""A worker process on another host. It is started by ssh, and its standard input and output are the launcher's pipe.
+"""Main program of a worker process on another host. It exchanges messages through its standard input and output.
 
-It is started as `python -m paceline.launch.remote_worker`. The first line of its input is a token. The worker repeats
-the token to mark the end of what the login has printed. From then on it works like a local worker, except that it
-exchanges MessagePack messages instead of pickles.
+The launcher for --hosts starts it over ssh as `python -m paceline.launch.remote_worker`. The first line of its input is
+a token. The worker prints the token, so that the launcher can skip everything that the login printed before. From then
+on it works like a local worker, except that messages are encoded as MessagePack instead of pickles.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ def main() -> None:
 
 
 def _own_address() -> str:
-    """Return the address at which ssh reached this host, or "" if it is unknown."""
+    """Return the address of this host to which the ssh client connected, or "" if it is unknown."""
     words = os.environ.get("SSH_CONNECTION", "").split()
     return words[2] if len(words) == 4 else ""
 
 
 def _read_line(fd: int) -> str:
-    """Read one line byte by byte, because the bytes after the line are messages for the pipe."""
+    """Read one line byte by byte: a buffered read would also take the messages that follow the line."""
     line = b""
     while not line.endswith(b"\n"):
         letter = os.read(fd, 1)
@@ -79,7 +79,7 @@ def _read_line(fd: int) -> str:
 
 
 def own_facts() -> dict[str, str]:
-    """Return the versions of Python, paceline and torch on this host, a digest of paceline's source, and byte order."""
+    """Return what must be equal on all hosts: versions, a digest of paceline's source files, and byte order."""
     try:
         torch_version = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
@@ -94,7 +94,10 @@ def own_facts() -> dict[str, str]:
 
 
 def difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
-    """Describe the first version in which this host (`ours`) and another differ. Return "" if all are equal."""
+    """Describe the first of the properties from `own_facts` that differs between this host (`ours`) and another.
+
+    Returns "" if all are equal.
+    """
     for key, word in FACT_NAMES.items():
         if ours.get(key) != theirs.get(key):
             return f"it has {word} {theirs.get(key, 'unknown')}, this host {ours.get(key)}"

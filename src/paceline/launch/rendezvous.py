@@ -1,4 +1,8 @@
-"""Rendezvous of workers: they connect through a shared store, with a separate prefix for every task."""
+"""Rendezvous: connects the worker processes of a task through torch's TCPStore, and exchanges values through the store.
+
+Each task uses its own key prefix, so that tasks can share a store. A comm is the transport between workers; see
+`paceline.comm`.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +22,12 @@ from paceline.launch.base import Task
 from paceline.launch.messages import MAX_MESSAGE_BYTES, MessageError, decode, encode
 from paceline.train.context import Context, Event
 
-CHUNK_BYTES = 4 << 20  # largest value in the store; larger values are split
+CHUNK_BYTES = 4 << 20  # size of the largest value in the store; larger values are split
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSlot:
-    """Position of a process in a task: the number of the task in its pool, the ranks, and the address for peers."""
+    """Position of a process in a task: number of the task in its pool, ranks, host, and address for its peers."""
 
     job: int
     rank: int
@@ -34,9 +38,9 @@ class TaskSlot:
 
 @contextmanager
 def joined_task(task: Task, store: Any, slot: TaskSlot, emit: Callable[[Event], None]) -> Iterator[Context]:
-    """Connect this process to its peers for one task, and yield the task's context.
+    """Connect this process to its peers for one task, and yield the context for the task's function.
 
-    The connections are closed when the `with` block ends, unless it raises.
+    When the `with` block ends without an error, workers wait for each other, and the connections are closed.
     """
     comm, wide = _connect(task, store, slot)
     numbers = itertools.count(1)
@@ -47,17 +51,17 @@ def joined_task(task: Task, store: Any, slot: TaskSlot, emit: Callable[[Event], 
 
     yield Context(comm, _device_for(task, slot.local_rank), emit, connect_another, wide)
     if slot.rank < task.num_workers:
-        comm.barrier()  # a peer may still use a connection; servers do not take part
+        comm.barrier()  # a slower worker may still use its connections; servers are not part of this comm
         comm.close()
     if wide is not None:
         wide.close()
 
 
 def _connect(task: Task, store: Any, slot: TaskSlot) -> tuple[Comm, Comm | None]:
-    """Open the comm of a task's workers and, if the task has servers, a wide comm of workers and servers.
+    """Open the comm of a task's workers and, if the task has servers, a second comm of workers and servers.
 
     Return both comms. Without servers, the second is None. A server is not part of the workers' comm, so on a server
-    both returned comms are the wide one.
+    the second comm is returned twice.
     """
     kind = comms.get(task.comm)
 
@@ -91,7 +95,7 @@ def _device_for(task: Task, local_rank: int) -> torch.device:
 
 
 def address_towards(host: str, port: int) -> str:
-    """Return the address of the local interface through which packets to a host leave. Nothing is sent."""
+    """Return the address of the local network interface that packets to `host` would use. Nothing is sent."""
     try:
         resolved = socket.gethostbyname(host)
     except OSError as error:
@@ -106,7 +110,10 @@ def address_towards(host: str, port: int) -> str:
 
 
 def publish(store: Any, key: str, value: Any) -> None:
-    """Write plain values to a store under a key, in chunks. Raises RunError if they are too large."""
+    """Write a value to a store under a key, in chunks. Raises RunError if it is larger than MAX_MESSAGE_BYTES.
+
+    The value consists of numbers, text, lists and dicts. Arrays and tensors become lists.
+    """
     data = encode(value)
     if len(data) > MAX_MESSAGE_BYTES:
         raise RunError(f"{key} has {len(data) >> 20} MiB; at most {MAX_MESSAGE_BYTES >> 20} MiB can be sent")
@@ -117,9 +124,9 @@ def publish(store: Any, key: str, value: Any) -> None:
 
 
 def collect(store: Any, key: str) -> Any:
-    """Wait until a peer has published plain values under a key, and return them.
+    """Wait until a peer has called `publish` with this key, and return the value.
 
-    Raises RunError if they are malformed.
+    Raises RunError if the value is malformed, and RuntimeError if the store's timeout expires.
     """
     text = bytes(store.get(key))
     if not text.isdigit() or len(text) > 9 or int(text) > MAX_MESSAGE_BYTES // CHUNK_BYTES:
@@ -134,10 +141,13 @@ def collect(store: Any, key: str) -> Any:
 
 
 def leave(store: Any, key: str, *, is_host: bool, num_others: int) -> None:
-    """Stop using a store. The process that hosts it waits until the others have stopped too."""
+    """Report that this process no longer uses a store. The process that hosts the store waits for the others' reports.
+
+    It waits no longer than the store's timeout. `key` is a prefix that all processes share.
+    """
     if not is_host:
         if store.add(f"{key}/left", 1) == num_others:
             store.set(f"{key}/all left", "1")
     elif num_others:
-        with suppress(RuntimeError):  # a process that died never leaves
+        with suppress(RuntimeError):  # timeout: a process that died never reports
             store.get(f"{key}/all left")

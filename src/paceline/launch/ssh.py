@@ -27,9 +27,9 @@ from paceline.launch.process_host import STOP_S, ProcessHost, WorkerProcess, Wor
 from paceline.launch.remote_worker import MARK, difference, own_facts
 from paceline.text import plain_text
 
-CONNECT_S = 15  # longest wait for a connection
+CONNECT_S = 15  # longest wait of ssh for a connection
 BATCH = 8  # connections opened at once; ssh servers limit simultaneous logins
-MAX_LOGIN_BYTES = 1 << 16  # most output of a login before the worker replies
+MAX_LOGIN_BYTES = 1 << 16  # limit of what a login may print before the worker replies
 
 Facts = dict[str, str]  # versions of a worker's interpreter, and the address of its host
 # Never ask for a password; detect hosts that stop responding.
@@ -37,9 +37,9 @@ SSH_OPTIONS = ["-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}",
 
 
 class Ssh(Launcher):
-    """Launcher that starts an even block of processes on each host, with one ssh connection per process.
+    """Launcher that divides the processes evenly among hosts, and starts each through its own ssh connection.
 
-    This host may be one of the hosts.
+    The hosts may include the host that runs the launcher.
     """
 
     name: ClassVar[str] = "ssh"
@@ -93,7 +93,7 @@ def remote_command(request: LaunchRequest, name: str, environment: dict[str, str
 
 
 class SshHosts(ProcessHost):
-    """Starts each worker through its own ssh client. The worker ends when its client or this process ends."""
+    """Starts each worker through its own ssh client. A worker ends when its client or the launching process ends."""
 
     is_forked = False
 
@@ -154,10 +154,11 @@ class SshHosts(ProcessHost):
         return WorkerProcess(popen, MessagePackChannel(connection, connection), ends_with_pipe=True)
 
     def _handshake(self, index: int, pipe: MessageChannel) -> Facts:
-        """Send the token, compare the worker's versions with this host's, and send the working directory.
+        """Wait until the worker has started, check its versions, and send it the working directory and sys.path.
 
-        Return the worker's versions and the address of its host. Raises RunError if no worker starts, and UsageError if
-        versions differ.
+        A random token marks the line of the worker's output in which it reports its versions. Returns these versions
+        and the address of the worker's host. Raises RunError if the worker does not start, and UsageError if its
+        versions differ from those of this host.
         """
         token = secrets.token_hex(32)
         name, stderr = self._name(index), self._stderr[index]
@@ -178,7 +179,11 @@ class SshHosts(ProcessHost):
         return facts
 
     def _address_of_first(self, facts: list[Facts]) -> str:
-        """Return the address at which other hosts reach worker 0. Raises UsageError if they cannot reach it."""
+        """Return the address at which the other hosts connect to worker 0.
+
+        This is --master-addr if given, else the address to which the ssh client of worker 0 connected, else the name of
+        its host in --hosts. Raises UsageError if there are several hosts and the address is a loopback or IPv6 address.
+        """
         if self._request.master_addr:
             return self._request.master_addr
         addresses = [facts[self._host_of.index(host)].get("address", "") for host in sorted(set(self._host_of))]
@@ -193,9 +198,9 @@ class SshHosts(ProcessHost):
 
 
 class _HostStderr:
-    """Reads the standard error of an ssh client in a thread, and keeps its last lines for error messages.
+    """Thread that reads the standard error of an ssh client, and keeps its last 20 lines for error messages.
 
-    While `is_printed` is true, it also prints each new line.
+    While `is_printed` is true, the thread also prints each new line.
     """
 
     def __init__(self, name: str, stream: IO[bytes]) -> None:
@@ -221,10 +226,11 @@ class _HostStderr:
 
 
 def _read_answer(fd: int, token: str) -> Facts:
-    """Skip the login's output, and return the versions and address from the line in which the worker repeats the token.
+    """Skip what the login prints, and return the versions and address from the line with the token.
 
-    It reads byte by byte, because the bytes after the line are messages for the pipe. Raises OSError if the connection
-    closes before the line, and MessageError if the line is malformed.
+    Reads byte by byte, because messages follow the line. Raises ConnectionResetError if the connection closes before
+    the line, TimeoutError if the line does not come in time or the login prints too much, and MessageError if the line
+    is malformed.
     """
     deadline = time.monotonic() + START_S
     line = b""
@@ -248,7 +254,7 @@ def _read_answer(fd: int, token: str) -> Facts:
 
 
 def _forwarded_variables() -> dict[str, str]:
-    """Return the environment variables that workers on other hosts need: GLOO_SOCKET_IFNAME and PYTHONPATH."""
+    """Return the environment variables to set for workers on other hosts: GLOO_SOCKET_IFNAME and PYTHONPATH, if set."""
     forwarded = {key: os.environ[key] for key in ("GLOO_SOCKET_IFNAME",) if os.environ.get(key)}
     places = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     return {**forwarded, **({"PYTHONPATH": os.pathsep.join(places)} if places else {})}

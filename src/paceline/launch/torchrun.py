@@ -17,7 +17,7 @@ from paceline.train.context import Event
 
 
 class Torchrun(Launcher):
-    """Launcher that uses the processes that torchrun started: each is one worker or server.
+    """Launcher that starts no processes: each process that torchrun started becomes a worker or a server.
 
     Servers have the last ranks. Ranks and rendezvous address come from torchrun's environment variables.
     """
@@ -37,7 +37,7 @@ class Torchrun(Launcher):
         TorchrunEnv.from_environment(self.request.environment)
 
     def open(self, num_processes: int) -> TorchrunPool:
-        del num_processes  # set by torchrun; compared with each task
+        del num_processes  # torchrun has set the number of processes; each task is checked against it
         return TorchrunPool(TorchrunEnv.from_environment(self.request.environment))
 
     @property
@@ -50,7 +50,7 @@ class Torchrun(Launcher):
 
 
 class TorchrunPool(WorkerPool):
-    """The processes that torchrun started. This process is one of them. Rank 0 receives all results."""
+    """The processes that torchrun started, including this process. Rank 0 receives all results."""
 
     def __init__(self, env: TorchrunEnv) -> None:
         self.rank, self.world_size = env.rank, env.world_size
@@ -78,7 +78,7 @@ class TorchrunPool(WorkerPool):
             self._store = prefix_store(f"paceline{self._env.attempt}", store)
         self._job += 1
         results = self._run_here(task, on_event) if self.rank < task.num_processes else []
-        # Processes that do not run this task, or finish early, wait for its end.
+        # Processes that take no part in the task, or finish early, wait until it has ended on all processes.
         self._barrier(f"end{self._job}")
         return results
 
@@ -119,7 +119,7 @@ class TorchrunPool(WorkerPool):
 
 @dataclass(frozen=True, kw_only=True)
 class TorchrunEnv:
-    """The ranks of a process and the address of the rendezvous store."""
+    """Ranks of a process and address of the rendezvous store, as torchrun passes them in environment variables."""
 
     rank: int
     world_size: int
@@ -129,11 +129,11 @@ class TorchrunEnv:
     local_world_size: int = 1  # processes on this host
     node: str = field(default_factory=host_identity)  # processes with the same value share a host
     opens_store: bool = False  # whether this process hosts the store
-    attempt: str = "0"  # torchrun restarts all processes after a failure; the store keeps the keys of the last attempt
+    attempt: str = "0"  # torchrun's count of restarts, for key prefixes: the store keeps the keys of earlier attempts
 
     @staticmethod
     def is_here(environment: Mapping[str, str] = os.environ) -> bool:
-        """Return whether this process was started by torchrun, or by a program that sets torchrun's variables."""
+        """Return whether this process was started by torchrun or by another program that sets RANK and WORLD_SIZE."""
         return "RANK" in environment and "WORLD_SIZE" in environment
 
     @staticmethod
@@ -162,7 +162,7 @@ class TorchrunEnv:
         )
 
     def open_store(self, timeout_s: float) -> Any:
-        """Connect to the store that all processes share. Rank 0 opens it first if torchrun did not."""
+        """Connect to the store that all processes share, and return it. Rank 0 opens it first if torchrun did not."""
         try:
             return make_store(self.host, self.port, is_master=self.opens_store, timeout_s=timeout_s)
         except (RuntimeError, OSError) as error:

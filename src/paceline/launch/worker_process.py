@@ -1,7 +1,7 @@
-"""A worker process: it receives tasks through a pipe from its parent and runs them, until the pipe closes.
+"""Main program of a worker process on this host: it runs the tasks that its parent process sends through a pipe.
 
-It is started as `python -m paceline.launch.worker_process FD`, where FD is the file descriptor of the pipe. Messages
-from the parent are pickles.
+A process pool starts it as `python -m paceline.launch.worker_process FD`, where FD is the file descriptor of the pipe.
+Messages from the parent are pickles. The process ends when the pipe closes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def serve(pipe: MessageChannel) -> NoReturn:
-    """Execute the parent's orders until the pipe closes, then end the process."""
+    """Execute the orders that arrive through the pipe until it closes, then end the process."""
     threading.Thread(target=_end_with_parent, args=(pipe.fileno(),), daemon=True).start()
     _import_and_warm_up()
     pipe.send(Ready())
@@ -64,7 +64,7 @@ def serve(pipe: MessageChannel) -> NoReturn:
 
 
 def _open_store(order: OpenStore) -> tuple[Any, Reply]:
-    """Open, in this process, the store through which all workers find each other."""
+    """Open the rendezvous store of all workers here. Return the store (None after an error) and the reply."""
     from paceline.comm.torch import open_store_at
 
     try:
@@ -75,7 +75,7 @@ def _open_store(order: OpenStore) -> tuple[Any, Reply]:
 
 
 def _import_and_warm_up() -> None:
-    """Import torch and run a small model, since both would slow down the first task."""
+    """Import torch and train a small model for one step, since both would otherwise slow down the first task."""
     import torch
 
     from paceline.train import job  # noqa: F401
@@ -98,7 +98,7 @@ def _run_task(order: RunTask, pipe: MessageChannel, store: Any) -> tuple[Any, Re
     from paceline.train.allocator import give_back_memory
     from paceline.train.user_objects import unpack
 
-    gc.collect()  # reference cycles of the last task
+    gc.collect()  # free the reference cycles of the previous task
     give_back_memory()
     task = order.task
     try:
@@ -132,9 +132,9 @@ def _run_task(order: RunTask, pipe: MessageChannel, store: Any) -> tuple[Any, Re
 
 
 def _end_with_parent(fd: int) -> None:
-    """End this process when the parent ends, even if the parent is killed with SIGKILL during a task."""
+    """Wait until the parent closes the pipe or is killed, also during a task, then end this process."""
     poller = select.poll()
-    half_closed = getattr(select, "POLLRDHUP", 0)  # the event for connections from another host
+    half_closed = getattr(select, "POLLRDHUP", 0)  # reported instead of POLLHUP for a worker on another host
     poller.register(fd, select.POLLHUP | half_closed)
     while True:
         if any(event & (select.POLLHUP | select.POLLERR | half_closed) for _, event in poller.poll()):
@@ -144,7 +144,7 @@ def _end_with_parent(fd: int) -> None:
 def _leave(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # skip clean-up: native threads of a comm may still run
+    os._exit(code)  # skip the interpreter's clean-up: native threads of a comm may still run
 
 
 if __name__ == "__main__":
