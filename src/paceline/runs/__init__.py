@@ -1,4 +1,4 @@
-"""Store of runs and studies. Each has a folder of its own."""
+"""Store runs and studies on disk, one folder each; find, read, list and delete stored ones."""
 
 from paceline.runs.store import (
     Folder,

@@ -1,6 +1,6 @@
-"""Write and delete the folders of runs and studies.
+"""Write and delete the folders in which runs and studies are stored.
 
-A folder appears complete or not at all. A lock ensures that only one process writes to a study.
+A folder gets its final name only once it is complete. A lock ensures that only one process writes to a study.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from paceline.results.worker_report import WorkerReport
 from paceline.runs.stored import Stored, read
 from paceline.text import file_name_of
 
-LOCK_FILE = "recipe.toml"  # it is written only once, while the other files are replaced during a study
+LOCK_FILE = "recipe.toml"  # the file that is locked: other files are replaced during a study, which would drop the lock
 
 
 @contextmanager
@@ -116,15 +116,15 @@ class Folder:
 
 
 def hidden_name(name: str) -> dict[str, str]:
-    """Return beginning and end of the name of a hidden temporary folder.
+    """Return prefix and suffix of a hidden temporary folder's name, as arguments of tempfile.mkdtemp.
 
-    The end names the host and the process that write the folder.
+    The suffix contains the host name and the id of the process that writes the folder.
     """
     return {"prefix": f".{name}.", "suffix": f".{socket.gethostname()}-{os.getpid()}.part"}
 
 
 def _delete_leftovers(out: Path) -> None:
-    """Delete temporary folders that were left by processes of this host that have ended."""
+    """Delete temporary folders left behind by processes of this host that have ended."""
     for folder in out.glob(f".*.{socket.gethostname()}-*.part"):
         pid = folder.name.rpartition(".part")[0].rpartition("-")[2]
         if (number := whole_number(pid)) is not None and not psutil.pid_exists(number):
@@ -159,7 +159,7 @@ def write_run(
     folder.write_json("environment.json", environment)
     for worker in workers:
         name = f"workers/{worker.rank}.jsonl"
-        if not (folder.path / name).exists():  # otherwise the worker wrote it during training
+        if not (folder.path / name).exists():  # a worker may have written its file during training
             folder.write_text(name, "".join(_step_lines(worker)))
     folder.write_json(RUN_FILE, record)
 
@@ -192,7 +192,7 @@ def check_deletable(folder: Path, out: Path) -> Stored:
 
 
 def delete(folder: Path) -> None:
-    """Delete a folder. It is renamed to a hidden one first, so that no reader finds half of it."""
+    """Delete a folder. It first gets a hidden name, so that readers never find it half deleted."""
     try:
         hidden = Path(tempfile.mkdtemp(dir=folder.parent, **hidden_name(folder.name)))
         folder.rename(hidden)
@@ -210,7 +210,7 @@ def _step_lines(worker: WorkerReport) -> Iterator[str]:
 
 
 def nonfinite_to_none(value: Any) -> Any:
-    """Return plain values in which None replaces NaN and infinity, because JSON has neither."""
+    """Convert a value to plain values for JSON. None replaces NaN and infinity, which JSON does not have."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Value):

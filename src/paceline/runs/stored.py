@@ -141,12 +141,12 @@ class Stored:
 
     @property
     def requested_label(self) -> str:
-        """The label of the strategy that the user requested, for a run without a result."""
+        """The label (strategy with options and codec) that the user requested, for a run without a result."""
         label = self.content.label if isinstance(self.content, RunRecord) else None
         return label or self.strategies[0]
 
     def to_json(self) -> Json:
-        """Return the stored JSON as plain values, together with the folder."""
+        """Return the content as plain values for JSON, and the folder's path under the key `folder`."""
         if self.content is None:
             return {"kind": UNREADABLE, "folder": str(self.folder), "reason": self.reason}
         return {**to_json(self.content), "folder": str(self.folder)}
@@ -155,7 +155,7 @@ class Stored:
 def read(path: Path) -> Stored:
     """Read and check the run or study in a folder or JSON file.
 
-    Raises Unreadable if it is damaged, and UsageError if there is none.
+    Raises Unreadable if the file is damaged, and UsageError if there is no such file.
     """
     folder = path if path.is_dir() else path.parent
     for name in (STUDY_FILE, RUN_FILE):
@@ -168,7 +168,7 @@ def read(path: Path) -> Stored:
 def list_runs(out: Path) -> list[Stored]:
     """Return every run and study directly below a folder, from oldest to newest.
 
-    Those without a known start, such as unreadable ones, come first.
+    Runs and studies whose start time is unknown, such as unreadable ones, come first.
     """
     found = []
     for name in sorted(os.listdir(out)) if out.is_dir() else []:
@@ -189,11 +189,11 @@ def run_folders(folder: Path) -> list[Path]:
 
 
 def name_of(result: RunResult) -> str:
-    """Return the label of a result and its point, for example `ring, workers 4`.
+    """Return the label of a result and the settings that its study varies, for example `ring, workers 4`.
 
-    The point is left out if the label contains it already.
+    In a sweep, the label contains the varied settings, so they are not repeated.
     """
-    point = (result.get("point") or {}) if result.get("remedy") is None else {}  # a sweep's label names its point
+    point = (result.get("point") or {}) if result.get("remedy") is None else {}  # only sweeps set `remedy`
     return ", ".join([result.label, *(f"{key.rpartition('.')[2]} {value}" for key, value in point.items())])
 
 
@@ -206,7 +206,8 @@ def _small_text(file: Path) -> str:
 def find(name: str, out: Path) -> Stored:
     """Return the run or study that a name stands for.
 
-    The name is `last`, `last~1` (the one before), a name below `out` or its beginning, or a path.
+    The name is `last` (the newest), `last~1` (the newest but one), the name of a folder in `out` or a unique beginning
+    of such a name, or a path.
     """
     match = _LAST.fullmatch(name)
     if match and not (out / name).exists():
@@ -219,18 +220,18 @@ def find(name: str, out: Path) -> Stored:
 
 
 def folder_of(name: str, out: Path) -> Path:
-    """Return the folder that a name stands for. It may also be a folder that holds several runs.
+    """Return the folder that a name stands for. The names are those that `find` accepts.
 
-    The name is `last`, `last~1` (the one before), a name below `out` or its beginning, or a path.
+    Unlike `find`, this function also accepts a folder that is not a run or study itself but contains several.
     """
     is_last = _LAST.fullmatch(name) and not (out / name).exists()
     return find(name, out).folder if is_last else resolve_folder(_complete_prefix(name, out), out)
 
 
 def _complete_prefix(name: str, out: Path) -> str:
-    """Return the name below `out` that begins with `name`, if there is exactly one.
+    """Return the name of the only run or study in `out` whose name begins with `name`.
 
-    Return `name` itself if it exists already, or if there are several such names or none.
+    Return `name` itself if it exists, or if several names or none begin with it.
     """
     if not name or (out / name).exists() or Path(name).exists():
         return name
@@ -240,8 +241,8 @@ def _complete_prefix(name: str, out: Path) -> str:
 
 
 def resolve_folder(name: str, out: Path) -> Path:
-    """Return the folder that a name below `out` or a path stands for. Raise UsageError if there is none."""
-    is_path = Path(name).parts[:1] in ((), ("..",))  # relative to the current folder, not to `out`
+    """Return the folder with this name in `out` or at this path. Raise UsageError if there is none."""
+    is_path = Path(name).parts[:1] in ((), ("..",))  # such as `.` or `../runs`: relative to the current folder
     for folder in (Path(name),) if is_path else (out / name, Path(name)):
         if folder.exists() or folder.is_symlink():
             return folder
@@ -253,7 +254,10 @@ def resolve_folder(name: str, out: Path) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """Selects runs and studies for a list. Empty fields select all. Names may contain `*` and `?`."""
+    """Criteria that select runs and studies for a list.
+
+    An empty field accepts all. `model` and `strategy` may contain the wildcards `*` and `?`.
+    """
 
     model: str = ""
     strategy: str = ""
@@ -310,7 +314,7 @@ def _matches(pattern: str, names: list[str]) -> bool:
 
 
 def size_bytes(folder: Path) -> int:
-    """Return the size of all files in a folder together, in bytes. Links are not followed."""
+    """Return the total size of all files in a folder, in bytes. Links are not followed."""
     total = 0
     for path, _, names in os.walk(folder):
         total += sum(os.lstat(os.path.join(path, name)).st_size for name in names)
