@@ -1,4 +1,4 @@
-"""Base class of recipe sections, which checks the types and bounds of their fields at construction."""
+"""Base class of the sections of a recipe (all settings of a run), which checks the types and bounds of values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def option(
     most: float | None = None,
     is_repeated: bool = False,
 ) -> Any:
-    """Declare a recipe field with its default, help text and bounds.
+    """Declare a recipe field with its default, help text, command-line option (`flag`) and bounds.
 
     `is_repeated` marks a list whose items contain commas: on the command line, its option is repeated for every item.
     """
@@ -43,7 +43,10 @@ def option(
 
 
 class RecipeSection:
-    """A group of recipe keys. It checks the type and bounds of each value at construction."""
+    """A group of related recipe keys, such as those of the optimiser.
+
+    Construction checks the type and bounds of each value, and raises UsageError if one is invalid.
+    """
 
     def __post_init__(self) -> None:
         prefix = f"{self.section}." if self.section else ""
@@ -61,7 +64,7 @@ class RecipeSection:
     section: typing.ClassVar[str] = ""
 
 
-Changes = dict[str, Any]  # dotted recipe keys with new values; `Recipe.replace` checks their types
+Changes = dict[str, Any]  # dotted recipe keys such as `train.epochs`, with new values that `Recipe.replace` checks
 
 
 @functools.cache  # resolving hints takes longer than the rest of building a recipe

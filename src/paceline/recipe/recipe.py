@@ -1,4 +1,4 @@
-"""The recipe of a run: its sections, checks across sections, changes by key, TOML files, and built-in recipes."""
+"""Recipes, which hold all settings of a run: check, change, read and write them, and load the built-in ones."""
 
 from __future__ import annotations
 
@@ -90,7 +90,10 @@ class Recipe(RecipeSection):
         return self.train.worker_batch_size * self.workers if self.train.worker_batch_size else 100
 
     def num_steps(self, num_samples: int) -> int:
-        """Return the number of steps of the run, which ends at the first of `epochs` and `iterations`."""
+        """Return the number of steps of the run, for `num_samples` training samples.
+
+        The run ends after `epochs` or after `iterations`, whichever comes first. If neither is set, it has one epoch.
+        """
         per_epoch = -(-num_samples // self.batch_size)
         epochs, iterations = self.train.epochs, self.train.iterations
         if epochs is None:
@@ -98,7 +101,7 @@ class Recipe(RecipeSection):
         return min(per_epoch * epochs, iterations) if iterations is not None else per_epoch * epochs
 
     def to_dict(self) -> Table:
-        """Return the recipe as nested dicts of plain values, without unset values."""
+        """Return the recipe as nested dicts of plain values. Keys whose value is None are left out."""
         return typing.cast(Table, _plain(dataclasses.asdict(self)))
 
     def to_toml(self) -> str:
@@ -113,9 +116,11 @@ class Recipe(RecipeSection):
         return Recipe.from_dict(read_toml(text, source), source)
 
     def replace(self, changes: Mapping[str, Any]) -> Recipe:
-        """Return a copy with other values for some dotted keys.
+        """Return a copy with new values for dotted keys such as `train.epochs`. None resets a key to its default.
 
-        A key unsets the key that EXCLUSIVE pairs it with: `train.epochs`, for example, unsets `train.iterations`.
+        Settings that no longer apply are reset too, unless they are among the changes: `train.iterations` after a
+        change of `train.epochs` (see EXCLUSIVE), sizes and folder of the previous data, momentum of the previous
+        optimiser, and the description. A new model or data set also changes the recipe's name.
         """
         values = self.to_dict()
         for key, other in EXCLUSIVE.items():
@@ -123,16 +128,16 @@ class Recipe(RecipeSection):
                 section, _, name = other.partition(".")
                 values[section].pop(name, None)
         if changes.get("data.name", self.data.name) != self.data.name:
-            for name in ("train_samples", "test_samples", "dir"):  # they apply to the previous data
+            for name in ("train_samples", "test_samples", "dir"):  # settings of the previous data
                 values["data"].pop(name, None)
         if changes.get("optimizer.name", self.optimizer.name) != self.optimizer.name:
-            for name in ("momentum", "nesterov"):  # they apply to the previous optimiser
+            for name in ("momentum", "nesterov"):  # settings of the previous optimiser
                 values["optimizer"].pop(name, None)
         if any(key not in KEYS_NOT_DESCRIBED and value is not None for key, value in changes.items()):
-            values["description"] = ""  # it describes the previous settings
+            values["description"] = ""  # the old text describes the previous settings
         if changes.keys() & {"model.name", "data.name"}:
             model, data = changes.get("model.name", self.model.name), changes.get("data.name", self.data.name)
-            values["name"] = f"{_short(str(model))}-{_short(str(data))}"  # from_dict refuses values other than strings
+            values["name"] = f"{_short(str(model))}-{_short(str(data))}"  # from_dict refuses values that are not strings
         for key, value in changes.items():
             section, dot, name = key.partition(".")
             known = dict(recipe_keys())
@@ -146,7 +151,7 @@ class Recipe(RecipeSection):
         return Recipe.from_dict(values)
 
 
-# Pairs of keys for one quantity: changing one drops the other, so that an override never conflicts with the file.
+# Pairs of keys for one quantity. Changing one resets the other, so that an option never conflicts with a recipe file.
 EXCLUSIVE = {
     "train.batch_size": "train.worker_batch_size",
     "train.worker_batch_size": "train.batch_size",
@@ -154,7 +159,7 @@ EXCLUSIVE = {
     "train.epochs": "train.iterations",
 }
 
-# Keys that a recipe's name and description do not mention.
+# Keys that no recipe's description mentions. Changing them keeps the description.
 KEYS_NOT_DESCRIBED = {
     "strategy",
     "strategies",

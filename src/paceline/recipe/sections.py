@@ -1,4 +1,4 @@
-"""Sections of a recipe, with the help text, default and bounds of every key, and the parser of `--cluster`."""
+"""Sections of a recipe (all settings of a run): help text, default and bounds of every key. Also parses `--cluster`."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class MeasureConfig(RecipeSection):
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterConfig(RecipeSection):
-    """Emulated nodes: their number, and the link, cores and memory of each."""
+    """Settings of an emulated cluster: the number of nodes, and the network link, cores and memory of each node."""
 
     section: typing.ClassVar[str] = "cluster"
     nodes: int = option(0, "nodes to emulate on this machine (0: none, workers are plain processes)", least=0)
@@ -154,7 +154,7 @@ class ClusterConfig(RecipeSection):
             raise UsageError(
                 f"cluster.{changed[0]} is set, but cluster.nodes is 0; set the number of nodes (--cluster nodes=N)"
             )
-        # Reading each quantity checks it.
+        # Each of these properties raises UsageError if its text is invalid.
         _ = self.bits_per_s, self.latency_s, self.loss_fraction, self.memory_bytes, self.link_bits_per_s, self.slowness
 
     def __str__(self) -> str:
@@ -169,7 +169,7 @@ class ClusterConfig(RecipeSection):
 
     @property
     def bits_per_s(self) -> float | None:
-        """Return the rate of each node's link, or None if it is not limited."""
+        """Return the rate of each node's link in bits per second, or None if it is not limited."""
         return bits_per_s("cluster.bandwidth", self.bandwidth) if self.bandwidth else None
 
     @property
@@ -186,7 +186,7 @@ class ClusterConfig(RecipeSection):
 
     @property
     def link_bits_per_s(self) -> dict[tuple[int, int], float]:
-        """Return the rates of links by pair of nodes, with the smaller node number first."""
+        """Return the rates of links in bits per second, by pair of node numbers with the smaller number first."""
         rates: dict[tuple[int, int], float] = {}
         for word in self.links:
             pair, _, rate = word.partition(":")
@@ -251,7 +251,7 @@ def parse_cluster(text: str) -> Changes:
 
 
 def cluster_of(text: str | None) -> ClusterConfig:
-    """Parse the text of `--cluster` into a section without a recipe. None stands for no cluster."""
+    """Return the cluster settings in the text of `--cluster`. If the text is None, the cluster has no nodes."""
     changes = parse_cluster(text) if text is not None else {}
     return ClusterConfig(**{key.removeprefix("cluster."): value for key, value in changes.items()})
 
