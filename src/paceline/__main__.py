@@ -1,4 +1,4 @@
-"""`python -m paceline`: the command line."""
+"""Entry point of `python -m paceline`, which runs the command line."""
 
 from paceline.cli import main
 

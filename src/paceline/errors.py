@@ -3,7 +3,7 @@
 PacelineError
 ├── UsageError      the request was wrong; nothing was started   (exit code 2; also a ValueError)
 └── RunError        something failed while running               (exit code 1)
-    └── WorkerError a worker or a server died or raised: names the rank, carries its traceback
+    └── WorkerError a worker or parameter server died or raised an exception; has its rank and traceback
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 
 class PacelineError(Exception):
-    """Base class. The message is one sentence that can be printed without changes."""
+    """Base class of Paceline's exceptions. The message is one sentence that can be printed without changes."""
 
 
 class UsageError(PacelineError, ValueError):
@@ -25,7 +25,7 @@ class RunError(PacelineError):
 
 
 class WorkerError(RunError):
-    """Raised if a worker or a server dies or raises an exception."""
+    """Raised if a worker or a parameter server dies or raises an exception."""
 
     def __init__(self, rank: int, message: str, traceback: str = "", *, who: str = "") -> None:
         super().__init__(f"{who or f'worker {rank}'} {message}")
@@ -34,7 +34,7 @@ class WorkerError(RunError):
 
 
 def unknown(kind: str, given: str, known: Iterable[str]) -> UsageError:
-    """Return a UsageError for an unknown name, which suggests the nearest known name."""
+    """Return a UsageError for an unknown name. Its message suggests the nearest known name, or lists all of them."""
     names = sorted(known)
     near = difflib.get_close_matches(given[:100], names, n=1, cutoff=0.51)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"

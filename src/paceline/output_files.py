@@ -1,4 +1,4 @@
-"""Output files named by the user. They are written atomically; pipes and devices are never replaced."""
+"""Write output files that the user names. Plain files are replaced atomically; pipes and devices are written to."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-SYSTEM_FOLDERS = {"dev", "proc"}  # entries there are never plain files, even if they look like it
+SYSTEM_FOLDERS = {"dev", "proc"}  # files in /dev and /proc must not be replaced, even if the OS calls them plain files
 
 
 @contextmanager
@@ -28,12 +28,12 @@ def atomic_file(target: str | Path) -> Iterator[TextIO]:
             yield file
         temporary.replace(path)
     except BaseException:
-        with suppress(OSError):  # on a read-only disk there is nothing to remove
+        with suppress(OSError):  # raised on a read-only disk, where the file was not created
             temporary.unlink(missing_ok=True)
         raise
 
 
 def is_stream(target: str | Path) -> bool:
-    """Return whether a path exists and is not a plain file, but a pipe or a device, for example."""
+    """Return whether a path exists and is not a plain file: a pipe, a device, a folder, or in /dev or /proc."""
     path = Path(target)
     return path.exists() and (not path.is_file() or path.absolute().parts[1] in SYSTEM_FOLDERS)

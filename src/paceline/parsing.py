@@ -13,8 +13,8 @@ from paceline.errors import UsageError
 T = TypeVar("T")
 Table = dict[str, Any]  # a TOML table: plain values, lists and nested tables
 
-LARGEST_WHOLE = 2**64  # limit of TOML, numpy and torch's seeds; Python itself cannot print 5,000 digits
-MOST_LEVELS = 32  # of nested tables and lists
+LARGEST_WHOLE = 2**64  # whole numbers must be smaller: torch's seeds have 64 bits, and Python cannot print 5,000 digits
+MOST_LEVELS = 32  # deepest nesting of tables and lists
 TYPE_NAMES: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
 
 RATES = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
@@ -51,22 +51,22 @@ def first_repeated(words: Sequence[T]) -> T | None:
 
 
 def bits_per_s(key: str, text: str) -> float:
-    """Parse a rate in decimal bits per second, as tc does: `100mbit` is 1e8."""
+    """Parse a rate into bits per second: `100mbit` is 1e8. `key` names the setting in error messages."""
     return _quantity(key, text, RATES, "a rate such as 100mbit or 1gbit")
 
 
 def seconds(key: str, text: str) -> float:
-    """Parse a time: `1ms` is 0.001."""
+    """Parse a time into seconds: `1ms` is 0.001."""
     return _quantity(key, text, TIMES, "a time such as 500us or 1ms")
 
 
 def num_bytes(key: str, text: str) -> int:
-    """Parse a size: `2g` is 2 GiB."""
+    """Parse a size into bytes: `2g` is 2 GiB."""
     return int(_quantity(key, text, SIZES, "a size such as 512m or 2g"))
 
 
 def fraction(key: str, text: str) -> float:
-    """Parse a percentage: `0.1%` is 0.001. The percent sign is required, since a bare 0.05 is ambiguous."""
+    """Parse a percentage into a fraction: `0.1%` is 0.001. The percent sign is required, since 0.05 is ambiguous."""
     value = _quantity(key, text, {"%": 0.01}, "a percentage such as 0.1%")
     if value >= 1:
         raise UsageError(f"{key} {text!r} is too large; give a percentage below 100%")
@@ -89,7 +89,7 @@ def read_toml(text: str, what: str) -> Table:
 
 
 def read_toml_value(text: str, what: str) -> Any:
-    """Parse a TOML value. Return the text itself if it is not valid TOML."""
+    """Parse a TOML value. Return the text itself if it is not one valid TOML value."""
     try:
         table = _bounded_toml(f"value = {text}", what)
     except tomllib.TOMLDecodeError:
@@ -118,7 +118,7 @@ def _load(load: Callable[[str], Any], text: str, what: str) -> Any:
         raise
     except RecursionError:
         raise UsageError(_too_deep(what)) from None
-    except ValueError:  # from Python's limit on the digits of a number
+    except ValueError:  # Python limits the number of digits that it converts
         raise UsageError(_too_large(what)) from None
 
 

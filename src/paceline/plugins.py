@@ -1,4 +1,4 @@
-"""Look up classes by name in Paceline's packages, and users' objects by `file.py:name`."""
+"""Look up strategies, codecs and other classes by name, and load users' own objects by `file.py:name`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from paceline.errors import UsageError, unknown
 from paceline.parsing import LARGEST_WHOLE, TYPE_NAMES
 
 T = TypeVar("T")
-Options = dict[str, bool | int | float | str | None]  # of a strategy or a codec, by name
+Options = dict[str, bool | int | float | str | None]  # values of a strategy's or codec's options, by option name
 
 
 def is_reference(text: str) -> bool:
@@ -30,7 +30,7 @@ def is_reference(text: str) -> bool:
 
 
 def digests_of_files(texts: Iterable[str]) -> dict[str, str]:
-    """Return the SHA-256 of the files in references `file.py:name`, by path, without missing files."""
+    """Return the SHA-256 of each file that references `file.py:name` name, by path. Missing files are left out."""
     paths = {path for path, colon, _ in (text.partition(":") for text in texts) if colon and path.endswith(".py")}
     files = {path: Path(path).expanduser() for path in sorted(paths)}
     return {path: hashlib.sha256(file.read_bytes()).hexdigest() for path, file in files.items() if file.is_file()}
@@ -48,7 +48,10 @@ def load_reference(text: str, kind: str) -> Any:
 
 
 def call_factory(text: str, kind: str, *args: Any, **kwargs: Any) -> Any:
-    """Call the user's factory. An exception in it is raised as a UsageError that names the factory."""
+    """Call the user's factory `file.py:name` and return its result.
+
+    An exception in the factory is raised as a UsageError that names the factory.
+    """
     factory = load_reference(text, kind)
     if not callable(factory):
         raise UsageError(f"{kind} {text!r} is a {type(factory).__name__}; name a function or a class")
@@ -59,7 +62,7 @@ def call_factory(text: str, kind: str, *args: Any, **kwargs: Any) -> Any:
 
 
 def accepted_arguments(factory: Any, offered: Mapping[str, object]) -> Mapping[str, object]:
-    """Return those of the offered keyword arguments that a factory accepts."""
+    """Return the subset of the offered keyword arguments that a factory accepts."""
     parameters = inspect.signature(factory).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return offered
@@ -79,7 +82,10 @@ def split_words(kind: str, text: str) -> tuple[str, tuple[tuple[str, str], ...]]
 
 
 def convert_options(kind: str, name: str, cls: type, known: Iterable[str], pairs: Sequence[tuple[str, str]]) -> Options:
-    """Convert the texts of options to the types of the class's fields."""
+    """Convert the options' texts to the types of the fields of `cls`, the class called `name`.
+
+    Raises UsageError if an option is not in `known` or its text has the wrong type.
+    """
     known, hints = list(known), typing.get_type_hints(cls)
     values: Options = {}
     for key, text in pairs:
@@ -92,7 +98,7 @@ def convert_options(kind: str, name: str, cls: type, known: Iterable[str], pairs
 
 
 def _convert(what: str, hint: Any, text: str) -> Any:
-    if isinstance(hint, types.UnionType):  # with None, for an option that is not set
+    if isinstance(hint, types.UnionType):  # such as `float | None`, where None stands for an option that is not set
         hint = next(part for part in hint.__args__ if part is not type(None))
     if hint is bool:
         if text.lower() not in ("true", "false"):
@@ -116,7 +122,7 @@ def _load_file(path_text: str, kind: str) -> ModuleType:
     path = Path(path_text).expanduser().resolve()
     if not path.is_file():
         raise UsageError(f"{kind} file {path_text!r} does not exist")
-    # A stable name, so that loading a file twice returns the same classes.
+    # The module's name depends only on the path, so that loading a file twice returns the same classes.
     name = f"paceline_user_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
@@ -141,7 +147,7 @@ def _load_module(name: str, kind: str) -> ModuleType:
 
 
 class Registry(Generic[T]):
-    """The concrete subclasses of a base class, by name, found in the modules of one package."""
+    """Registry of the concrete subclasses of a base class, by name. It finds them in the modules of one package."""
 
     def __init__(self, kind: str, package: str, base: type[T], *, other_names: tuple[str, ...] = ()) -> None:
         """Set where to look for classes. Error messages also list `other_names`, which the caller handles itself."""
@@ -173,7 +179,7 @@ class Registry(Generic[T]):
         )
 
     def get(self, name: str) -> type[T]:
-        """Return the class with a name, which may be built-in or the user's `file.py:Class`."""
+        """Return the class called `name`: a built-in class, or the user's `file.py:Class`."""
         if name in self.classes:
             return self.classes[name]
         if is_reference(name):

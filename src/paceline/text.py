@@ -8,16 +8,16 @@ import textwrap
 
 # A control sequence of a terminal: colours, cursor movement, clearing the screen.
 _SEQUENCE = re.compile("(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]")
-# C0 and C1 controls and DEL but for line feed and tab, marks and overrides of the writing direction, and the separators
-# of lines and paragraphs.
+# Control characters (C0, C1 and DEL, except line feed and tab), marks and overrides of the writing direction, and
+# separators of lines and paragraphs.
 _INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-# A file name that is not UTF-8, and JSON, can hold half a character. It cannot be encoded, so printing it would fail.
+# Half of a surrogate pair, from JSON or from a file name that is not UTF-8. Printing it would fail to encode it.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _UNPRINTABLE = re.compile(f"{_INVISIBLE.pattern}|{_SURROGATE.pattern}")
 _LONG_WORD = re.compile(r"(\S{200})\S{100,}(\S{50})")
 _LINE_BREAK = re.compile("[\t\n]+")
 
-MOST_NAME_BYTES = 180  # file systems allow 255; callers add a stamp, a number or a suffix
+MOST_NAME_BYTES = 180  # file systems allow 255; callers add a timestamp, a number or a suffix
 
 
 def plain_text(text: str, *, keep_lines: bool = False) -> str:
@@ -36,7 +36,7 @@ def shortened(text: str) -> str:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Wrap text between words, but never between a number and its percent sign."""
+    """Wrap text between words into a list of lines, but never between a number and its percent sign."""
     tied = re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", text)
     lines = textwrap.wrap(tied, width, break_long_words=False, break_on_hyphens=False) or [""]
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]

@@ -1,4 +1,4 @@
-"""Read `workers/RANK.jsonl`, the JSON-lines files that workers write during training."""
+"""Read the measurements of a run's workers: the JSON-lines files `workers/RANK.jsonl` in the run's folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline.errors import RunError, UsageError
 
-Line = dict[str, Any]  # its `kind` says which keys it has
+Line = dict[str, Any]  # the value of `kind` determines the other keys
 
 MOST_LINE_BYTES = 16 * 2**20  # workers write lines of some kilobytes; a longer one is from another program
 _DECODE = json.JSONDecoder().raw_decode  # a fifth faster than json.loads
@@ -43,7 +43,8 @@ def _rank_of(file: Path) -> int | None:
 def worker_lines(file: Path) -> Iterator[Line]:
     """Yield every line of a worker's file as a dict with its `kind`.
 
-    An unreadable last line without a line break is skipped: the worker was killed while writing it.
+    An unreadable last line without a line break is skipped, because the worker was killed while writing it. Raises
+    UsageError if another line is damaged or the file cannot be read.
     """
     try:
         with file.open("rb") as stream:
