@@ -137,7 +137,7 @@ class Recipe(RecipeSection):
             values["description"] = ""  # the old text describes the previous settings
         if changes.keys() & {"model.name", "data.name"}:
             model, data = changes.get("model.name", self.model.name), changes.get("data.name", self.data.name)
-            values["name"] = f"{_short(str(model))}-{_short(str(data))}"  # from_dict refuses values that are not strings
+            values["name"] = f"{_short(str(model))}-{_short(str(data))}"  # from_dict refuses values other than strings
         for key, value in changes.items():
             section, dot, name = key.partition(".")
             known = dict(recipe_keys())

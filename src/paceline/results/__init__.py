@@ -1,4 +1,4 @@
-"""Typed results of runs and studies, and the one reader and writer of their JSON."""
+"""Typed results of runs and of studies (comparisons of several runs), and functions that read and write their JSON."""
 
 from paceline.results.json_files import (
     RUN_FILE,
@@ -11,7 +11,7 @@ from paceline.results.json_files import (
     read_file,
     read_object,
 )
-from paceline.results.quantize import Quantization  # the loader knows the studies that are imported here
+from paceline.results.quantize import Quantization  # the loader finds only the types of studies that are imported
 from paceline.results.run import (
     Curve,
     Evaluation,

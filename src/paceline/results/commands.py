@@ -10,7 +10,7 @@ from paceline.results.value import Interval, Json, Scalar, Value
 
 
 class CommSpeedup(Value, frozen=True, kw_only=True):
-    """Speed-up of a comm: the time of the reference comm `over` divided by the time of this comm."""
+    """Speed-up of a comm (communication backend): the time of the comm `over` divided by the time of this comm."""
 
     over: str
     value: float
@@ -18,7 +18,10 @@ class CommSpeedup(Value, frozen=True, kw_only=True):
 
 
 class CollectiveResult(Value, frozen=True, kw_only=True):
-    """Benchmark of one operation of one size on one comm. Each iteration counts with the time of its slowest worker."""
+    """Benchmark of one collective with one tensor size on one comm (communication backend).
+
+    The time of an iteration is that of its slowest worker.
+    """
 
     op: str
     comm: str
@@ -44,7 +47,7 @@ class Bench(Value, frozen=True, kw_only=True):
     results: list[CollectiveResult]
     copy_limit_bytes_per_s: float  # at the largest size
     reference: str
-    unavailable: dict[str, str]  # comms that cannot be used here -> reason
+    unavailable: dict[str, str]  # comms that cannot be used here, with the reasons
     environment: Environment
 
 
@@ -54,7 +57,7 @@ class StrategyEntry(Value, frozen=True, kw_only=True):
     strategy: str
     description: str
     paper: str
-    unavailable: str  # the reason; empty if it can be used
+    unavailable: str  # why the strategy cannot be used here; empty if it can be used
     guarantee: str
     options: dict[str, Scalar]
     workers: int
@@ -106,8 +109,8 @@ class ListedCluster(Value, frozen=True, kw_only=True):
     asked: str
     addresses: list[str]
     is_ready: bool
-    keeper: int  # process that keeps the cluster up
-    parent: int | None  # the cluster ends with this process; None: it stays until `down`
+    keeper: int  # id of the process that keeps the cluster up
+    parent: int | None  # id of the process with which the cluster ends; None: it stays until `paceline cluster down`
     processes: list[int]
     cgroups: list[str]
 
@@ -126,7 +129,7 @@ class DiffSide(Value, frozen=True, kw_only=True):
 
 
 class DiffRow(Value, frozen=True, kw_only=True):
-    """Comparison of one strategy between the two sides of a diff. Each pair has the values of sides A and B."""
+    """Comparison of one strategy between the two runs or studies of a diff. Each pair has the values of A and B."""
 
     label: str
     labels: tuple[str, str]
@@ -158,17 +161,17 @@ class Diff(Value, frozen=True, kw_only=True):
     gate: str | None
 
 
-Traffic = list[tuple[str, int, float]]  # operation, peer (-1: all) and bytes of one step
+Traffic = list[tuple[str, int, float]]  # the operations of one step: name, peer (-1: all workers) and bytes
 
 
 class Divergence(Value, frozen=True, kw_only=True):
-    """The error of one worker's replica after one step, as `verify` judges it."""
+    """Error of one worker's parameters after one step of `verify`."""
 
     optimizer: str
     rank: int
     step: int
     tensor: str
-    error: float  # infinite if replicas that must be equal are not; null in JSON
+    error: float  # infinite (null in JSON) if replicas differ that must be equal
 
 
 class CertificateRow(Value, frozen=True, kw_only=True):
@@ -196,28 +199,29 @@ class Certificate(Value, frozen=True, kw_only=True):
 
 
 class ReplicaStep(Value, frozen=True, kw_only=True):
-    """State of one worker's replica after a step.
+    """State of one worker's parameters after a step.
 
-    Errors are None without an oracle (the reference weights). Distance and update norm are measured only on request.
+    The oracle is the same training in one process. Without an oracle to compare with, the errors and `tensor` are None.
+    `distance` and `longest_update` are measured only on request.
     """
 
     step: int
     digest: str
     relative_error: float | None = None  # distance to the oracle / norm of the oracle
     relative_to_path: float | None = None  # distance to the oracle / distance of the oracle from its initial weights
-    tensor: str | None = None  # name of the tensor with the largest distance to the oracle's
+    tensor: str | None = None  # name of the tensor that is farthest from the oracle's tensor
     distance: float | None = None  # to the mean of all replicas
     longest_update: float | None = None  # norm of this worker's largest optimiser update so far
 
 
 class ReplicaReport(Value, frozen=True, kw_only=True):
-    """What one worker of `verify` returns: its replica after every step, and the bytes it sent."""
+    """Report that a worker of `verify` returns: its parameters' state after every step, and its operations."""
 
     rank: int
     steps: list[ReplicaStep]
     start_digest: str
     final_digest: str
     metrics: Json
-    counted: list[Traffic] = []  # by the comm, one item per step
-    predicted: list[Traffic] = []  # by the strategy, one item per step
+    counted: list[Traffic] = []  # operations counted by the comm, one item per step
+    predicted: list[Traffic] = []  # operations predicted by the strategy, one item per step
     final_relative_error: float | None = None

@@ -1,4 +1,4 @@
-"""Results of `paceline dataflow`: costs of a convolution or a network on an accelerator."""
+"""Results of `paceline dataflow`: costs of a convolution or a network on a simulated CNN accelerator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ENERGY_LEVELS = ("mac", "register_file", "neighbour", "buffer", "dram")
 
 
 class AccessCounts(Value, frozen=True, kw_only=True):
-    """Number of words moved. Each field is a memory level and maps the type of data, such as `filter`, to words."""
+    """Numbers of words moved. Each field is a memory level, and maps types of data, such as `filter`, to words."""
 
     dram: dict[str, int]
     buffer: dict[str, int]
@@ -43,7 +43,10 @@ class LayerEnergy(EnergyByLevel, frozen=True, kw_only=True):
 
 
 class Gating(Value, frozen=True, kw_only=True):
-    """Multiplications by zero, which PEs skip, and the energy that this saves."""
+    """Number of multiplications by zero, which processing elements (PEs) skip, and the energy saved by skipping.
+
+    The unit is the energy of one multiply-accumulate.
+    """
 
     products: int
     energy_saved: float
@@ -91,7 +94,7 @@ class LayerCost(Cost, frozen=True, kw_only=True):
     input_zeros: float
     output_zeros: float
     filter_zeros: float | None
-    is_counted: bool  # whether zeros were counted on real values
+    is_counted: bool  # whether zeros were counted in real tensors instead of assumed
     mapping: dict[str, int]
     active_pes: int
     pes: int
@@ -112,6 +115,8 @@ class NetworkCost(Value, frozen=True, kw_only=True):
 
 
 class LogicalSet(Value, frozen=True, kw_only=True):
+    """Size of the group of PEs that convolves one filter with one image, and how many groups fit side by side."""
+
     rows: int
     columns: int
     side_by_side: int

@@ -1,4 +1,4 @@
-"""The only reader and writer of the JSON files of runs and studies.
+"""Read and write the JSON files of stored runs and studies.
 
 Files are validated when read. If a file is damaged, from another program or from a newer version, `Unreadable` is
 raised with the reason.
@@ -68,7 +68,7 @@ def read_object(file: Path) -> Json:
 
 
 def as_stored(result: RunResult) -> RunResult:
-    """Encode and decode a new result, so that it is displayed exactly as it will be once loaded from its file."""
+    """Return a new result as it will be after loading it from its file, so that both are displayed alike."""
     return msgspec.json.decode(msgspec.json.encode(result), type=RunResult)
 
 

@@ -38,7 +38,7 @@ class Stage(Value, frozen=True, kw_only=True):
     test_loss: float | None
     test_accuracy: float | None
     change_points: float | None  # percentage points of accuracy gained over the float model
-    agreement: float | None  # share of test samples with the float model's prediction
+    agreement: float | None  # share of test samples for which the stage predicts the same class as the float model
     evaluation_s: float
 
 
@@ -81,7 +81,7 @@ class Finetuning(Value, frozen=True, kw_only=True):
 
 
 class Latency(Value, frozen=True, kw_only=True):
-    """Inference time of one batch in one runner: median and 95th percentile."""
+    """Inference time of one batch: median and 95th percentile. `runner` names the runtime and number format."""
 
     runner: str
     batch: int
@@ -120,14 +120,14 @@ class Sizes(Value, frozen=True, kw_only=True):
 class Quantization(StudyResult, frozen=True, kw_only=True):
     study_name: ClassVar[str] = "quantize"
 
-    source: str  # the run or the checkpoint
+    source: str  # name of the run, or of the file of weights
     request: QuantizeRequest
     num_test_samples: int
     num_parameters: int
     left_in_float: list[FloatOperation]
     stages: list[Stage]
     chosen_calibration: str
-    distances: dict[str, float | None]  # by method: mean squared change of the scores of training images
+    distances: dict[str, float | None]  # by calibration method: mean squared change of the outputs on training images
     num_calibration_samples: int
     finetuned: Finetuning | None = None
     weights: list[WeightPicture]

@@ -1,4 +1,4 @@
-"""Result of one run, in total and per worker, and the row of a study, which summarises several runs."""
+"""Typed result of one run, in total and per worker, and of a study's row, which summarises repeats of a run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class Final(Value, frozen=True, kw_only=True):
 class Staleness(Value, frozen=True, kw_only=True):
     """Distribution of gradient staleness.
 
-    The staleness of a gradient is the number of updates by other workers since its parameters were read.
+    The staleness of a gradient is the number of updates that other workers made to the parameters after the gradient's
+    worker had read them.
     """
 
     counts: dict[str, int]  # number of gradients by staleness
@@ -40,7 +41,10 @@ class Staleness(Value, frozen=True, kw_only=True):
 
 
 class WorkerTotals(Value, frozen=True, kw_only=True):
-    """Bytes that one worker moved in a whole run, and its losses and accuracies."""
+    """Bytes that one worker sent and received in a whole run, and its losses and accuracies.
+
+    The fields `..._before_finish` are scores of the worker's own replica, before the strategy made all replicas equal.
+    """
 
     rank: int
     sent_bytes: int
@@ -67,7 +71,7 @@ class WorkerResult(WorkerTotals, frozen=True, kw_only=True):
 
 
 class Curve(Value, frozen=True, kw_only=True):
-    """Training curves for charts, with only some of the steps. Each list has one value per step in `step`."""
+    """Training curves for charts, with a selection of the steps. Each list has one value per item of `step`."""
 
     step: list[int]
     train_s: list[float]
@@ -131,15 +135,15 @@ class Split(Value, frozen=True, kw_only=True):
 
 
 class Straggler(Value, frozen=True, kw_only=True):
-    """A worker that takes longer in `phase` than its peers, without time blocked in the comm.
+    """A worker that is slower than the others. Time blocked in communication does not count.
 
-    Its excess is the additional time per step.
+    `excess_s` is the time by which the worker exceeds the others in `phase`, per step.
     """
 
     rank: int
     phase: str  # the phase with the largest excess, or "all"
     excess_s: float
-    excess_percent: float  # of the peers' time in all phases, without time blocked in the comm
+    excess_percent: float  # of the other workers' time per step
     interval95_percent: Interval
     steps: int
 
@@ -153,12 +157,14 @@ class TimelineSpan(Value, frozen=True, kw_only=True):
 
 
 class Lane(Value, frozen=True, kw_only=True):
+    """The spans of one worker in a timeline."""
+
     rank: int
     spans: list[TimelineSpan]
 
 
 class Timeline(Value, frozen=True, kw_only=True):
-    """Phases, comm operations and blocked times of every worker in a few steps."""
+    """Phases, communication operations and blocked times of every worker in a few steps."""
 
     first_step: int
     lanes: list[Lane]
@@ -185,9 +191,9 @@ class Resources(Value, frozen=True, kw_only=True):
 
 
 class WorkerNetwork(Value, frozen=True, kw_only=True):
-    """Bytes that one worker sent and received in its training steps.
+    """Bytes that one worker sent and received over the network in its training steps.
 
-    They are counted by the kernel, counted by the comm, and predicted by the strategy.
+    They are counted by the kernel, counted by the comm (communication backend), and predicted by the strategy.
     """
 
     rank: int
@@ -196,10 +202,10 @@ class WorkerNetwork(Value, frozen=True, kw_only=True):
     comm_sent_bytes: int | None
     comm_received_bytes: int | None
     predicted_sent_bytes: int | None
-    memory_bytes: int | None  # sent through shared memory
+    memory_bytes: int | None  # sent through shared memory, in addition
     retransmitted_bytes: int | None
     header_bytes: int | None
-    node_sent_bytes: int | None
+    node_sent_bytes: int | None  # by the emulated node of the worker
     node_received_bytes: int | None
 
 
@@ -208,7 +214,7 @@ class NetworkUse(Value, frozen=True, kw_only=True):
 
 
 class Link(Value, frozen=True, kw_only=True):
-    """Bytes sent from one worker to another."""
+    """Bytes sent from one worker to another. `medium` is `network` or `memory`."""
 
     source: int = msgspec.field(name="from")
     target: int = msgspec.field(name="to")
@@ -218,7 +224,7 @@ class Link(Value, frozen=True, kw_only=True):
 
 
 class Overhead(Value, frozen=True, kw_only=True):
-    """Profiling overhead: by how many percent a measured step takes longer than an unmeasured one."""
+    """Profiling overhead: by how many percent a step with profiling takes longer than a step without."""
 
     cost_percent: float
     interval95_percent: Interval | None
@@ -226,14 +232,15 @@ class Overhead(Value, frozen=True, kw_only=True):
 
 
 class Versus(Value, frozen=True, kw_only=True):
-    """The step time of a strategy divided by the step time of another one, which `label` names."""
+    """The step time of a strategy divided by the step time of the strategy called `label`."""
 
     label: str
     ratio: float
     interval95: Interval | None
-    # Only in a comparison with the fastest strategy: fastest, no difference, slower, faster, one repeat cannot tell.
+    # Set in a comparison with the fastest strategy: fastest, no difference, slower, faster, or one repeat cannot tell.
     verdict: str | None = None
-    limit_s: float | None = None  # step time of workers that never synchronise
+    # Set in a comparison with workers that never synchronise: the step time of the slowest of these workers.
+    limit_s: float | None = None
 
 
 class RunResult(Value, frozen=True, kw_only=True):
@@ -276,9 +283,10 @@ class RunResult(Value, frozen=True, kw_only=True):
 
 
 class Row(RunResult, frozen=True, kw_only=True):
-    """One row of a study: one strategy with one combination of the study's settings.
+    """One row of a study: one strategy with one combination of the varied settings, and comparisons with other rows.
 
-    Its values are medians over the repeats. It also has comparisons with other rows.
+    Step times, throughput and total times are medians over the repeats. Most other values are those of the repeat with
+    the median step time.
     """
 
     iteration_mean_s_repeats: list[float]
@@ -311,7 +319,7 @@ class Gain(Value, frozen=True, kw_only=True):
 
 
 class Scaling(Value, frozen=True, kw_only=True):
-    """How one row of a scaling study compares with one worker and with the previous number of workers."""
+    """Comparison of one row of a scaling study with one worker and with the next smaller number of workers."""
 
     reference_s: float | None = null()
     ideal_s: float | None = null()

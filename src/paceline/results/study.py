@@ -1,4 +1,4 @@
-"""Results of studies: the fields that all studies have, and those of each type of study."""
+"""Typed results of studies (comparisons of several runs): the fields of all studies, and of each type of study."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Failure(Value, frozen=True, kw_only=True):
 
 
 class StudyResult(Value, frozen=True, kw_only=True):
-    """Fields that all studies have: facts about the study, and its rows.
+    """Base class of studies' results, with the fields that all studies have.
 
     Each type of study is a subclass. Its `study_name` equals the field `study` of its stored files, so that the loader
     finds the class for a file.
@@ -92,7 +92,7 @@ class CompareResult(StudyResult, frozen=True, kw_only=True):
 
 
 class ScalingLimit(Value, frozen=True, kw_only=True):
-    """How far one strategy scales in one mode: the number of workers up to which its throughput grows."""
+    """Largest number of workers up to which the throughput of one strategy grows, in one mode (strong or weak)."""
 
     mode: str
     label: str
@@ -109,7 +109,8 @@ class ScalingLimit(Value, frozen=True, kw_only=True):
 class ScaleResult(StudyResult, frozen=True, kw_only=True):
     """Result of a scaling study.
 
-    Each mode keeps one batch size constant: the global one, or that of a worker. `modes` maps each mode to this size.
+    Mode `strong` keeps the global batch size constant, and mode `weak` the batch size of each worker. `modes` maps each
+    mode to its constant batch size.
     """
 
     study_name: ClassVar[str] = "scale"
@@ -139,10 +140,13 @@ class SweepResult(StudyResult, frozen=True, kw_only=True):
 
 
 class Candidate(Value, frozen=True, kw_only=True):
-    """One candidate in one rung (round) of tuning. A failed candidate has a reason and no measurements."""
+    """Result of one candidate (strategy with options and codec) in one rung (round) of tuning.
+
+    A failed candidate has a reason and no measurements.
+    """
 
     label: str
-    end: str  # kept, reference, slower, less accurate, failed
+    end: str  # outcome of the round: kept, reference, slower, less accurate or failed
     reason: str | None = None
     strategy: str | None = None
     options: dict[str, Scalar] | None = None
@@ -162,6 +166,8 @@ class Candidate(Value, frozen=True, kw_only=True):
 
 
 class RungResult(Value, frozen=True, kw_only=True):
+    """Result of one rung (round) of tuning, with one row per candidate."""
+
     rung: int
     steps: int
     repeats: int
@@ -256,8 +262,8 @@ class PublishedTable(Value, frozen=True, kw_only=True):
 class Proof(Value, frozen=True, kw_only=True):
     """Check of one strategy in a reproduction.
 
-    It says after how many synchronisations all ranks had equal parameters, and how far the final parameters are from
-    those of the oracle (the reference weights).
+    `equal` of the `synchronisations` left all ranks with equal parameters. `max_relative_error` is the largest distance
+    of a rank's final parameters from those of the same training in one process.
     """
 
     strategy: str

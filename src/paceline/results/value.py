@@ -1,4 +1,4 @@
-"""Base class of stored results. Its instances are immutable, have typed fields, and are written as JSON objects."""
+"""Base class of stored results, which are immutable, have typed fields, and are written as JSON objects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 Json = dict[str, Any]  # a plain JSON object, such as a recipe or a strategy's own metrics
 Interval = tuple[float, float]  # low and high
 Scalar = bool | int | float | str | None
-Point = dict[str, Scalar | list[Scalar]]  # recipe keys and values that identify a row
+Point = dict[str, Scalar | list[Scalar]]  # recipe keys and values that identify a row of a study
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -73,7 +73,7 @@ def _new_list() -> list[Any]:
 
 
 def changed(value: V, **changes: Any) -> V:
-    """Return the value with some fields replaced."""
+    """Return a copy of the value with some fields replaced."""
     return msgspec.structs.replace(value, **changes)
 
 

@@ -1,4 +1,4 @@
-"""The report that a worker returns to the parent at the end of a run."""
+"""The report that a worker returns to the main process at the end of a run."""
 
 from __future__ import annotations
 
