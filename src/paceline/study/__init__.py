@@ -1,1 +1,1 @@
-"""Studies: plans of runs, the engine that executes them, and the analysis of their results."""
+"""Studies such as compare, scale, sweep and tune: their plans of training runs, the engine, and the analysis."""

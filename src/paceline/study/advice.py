@@ -10,7 +10,7 @@ from paceline.recipe import Changes, ClusterConfig, Recipe, builtin_recipes, rec
 from paceline.results.study import Best
 
 BEST_FILE = "best.toml"
-NOT_RUN = ("name", "description", "strategies")  # keys that do not affect a run
+NOT_RUN = ("name", "description", "strategies")  # recipe keys that do not affect a run
 MOST_OPTIONS = 8  # with more, `paceline run best.toml` is easier to read
 
 

@@ -1,8 +1,9 @@
-"""The interface of studies: a study plans cells (single runs) and makes a result from the measured ones.
+"""Base class of studies such as compare, scale and sweep, and the values that studies exchange with the engine.
 
-Each study is one class in a file or folder of its own. The engine (`study/engine.py`) runs the repeats of the cells
-interleaved, stores the study after every cell, resumes interrupted studies, and calls `result` with everything measured
-so far.
+A study plans its training runs. One planned run is called a cell: one recipe, one strategy and one seed. A study that
+chooses runs by earlier results, such as tune, plans them in several stages. Each study is one class in a file or folder
+of its own. The engine (`study/engine.py`) runs the repeats of the cells interleaved, stores the study after every cell,
+resumes interrupted studies, and calls `Study.result` with everything measured so far.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from paceline.study.entries import Entry
 from paceline.study.run_results import combine
 from paceline.train.context import Event
 
-Launch = Callable[[int, ClusterConfig], AbstractContextManager[WorkerPool]]  # number of processes, emulated nodes
+# A function that starts worker processes. Its arguments are the number of processes and the emulated nodes.
+Launch = Callable[[int, ClusterConfig], AbstractContextManager[WorkerPool]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +58,7 @@ class CellFailure:
 
 @dataclass
 class Progress:
-    """Everything that a study has measured so far. The engine writes it, and studies read it."""
+    """Everything that a study has measured so far. The engine fills it in, and `Study` methods read it."""
 
     results: dict[str, dict[int, RunResult]] = field(default_factory=dict)  # by the cell's key, then by repeat
     failures: dict[str, CellFailure] = field(default_factory=dict)  # by the cell's key
@@ -78,7 +80,7 @@ class Progress:
 class OverheadProbe:
     """Request for a short run at the end of a study that measures how much profiling slows training.
 
-    It runs the one of `entries` with the most operations per step.
+    The run trains under the strategy of `entries` that has the most communication operations per step.
     """
 
     recipe: Recipe
@@ -103,18 +105,19 @@ class StudyListener:
 
 
 class Study(ABC):
-    """Base class of studies. A subclass sets name, result type and policies, and plans the cells (single runs)."""
+    """Base class of studies. A subclass sets the class variables, and plans the cells (single runs)."""
 
     name: ClassVar[str] = ""
     result_type: ClassVar[type[StudyResult]]
-    # Whether every repeat has its own seed. Studies that judge accuracy need this, because it depends on the seed. In
-    # other studies, repeats differ only by noise of the machine, which a confidence interval of times should show.
+    # Whether every repeat has its own seed. Studies that judge accuracy need this, because accuracy depends on the
+    # seed. In other studies all repeats have the same seed, so that their times differ only by noise of the machine.
     varies_seed: ClassVar[bool] = False
     # Whether the study continues after a cell failed. Other repeats of that cell wait until the study is resumed.
     continues_after_failure: ClassVar[bool] = False
     # Whether every cell starts new processes, so that no run inherits the memory of another.
     has_own_processes: ClassVar[bool] = False
-    # Names of the result's fields that hold the user's request. If all are equal, an unfinished study can be resumed.
+    # Names of the result's fields that hold the user's request. An unfinished study can be resumed by a study whose
+    # values of all these fields are equal.
     request_keys: ClassVar[tuple[str, ...]] = ("recipe", "repeats")
     repeat_mark: ClassVar[str] = "-"  # precedes the number of the repeat in a folder name
 
@@ -124,7 +127,7 @@ class Study(ABC):
     @property
     @abstractmethod
     def num_processes(self) -> int:
-        """Number of processes (workers and servers) that the largest cell needs."""
+        """Number of processes (workers and servers) that the largest cell (planned run) needs."""
 
     @abstractmethod
     def cells(self) -> list[Cell]:
@@ -165,18 +168,22 @@ class Study(ABC):
         return ""
 
     def probe(self, progress: Progress) -> OverheadProbe | None:
-        """Return the run that measures the profiling overhead, or None if the study does not report the overhead."""
+        """Return a request to measure the profiling overhead, or None if the study does not report the overhead."""
         del progress
         return None
 
     def begin(self, launcher: WorkerPool | None, stored: StudyResult | None) -> None:
-        """Prepare the study before its first cell runs. If the study is resumed, `stored` is its result so far."""
+        """Prepare the study before its first cell (planned run).
+
+        `launcher` is None if every cell starts its own processes. `stored` is the result so far if the study is
+        resumed, and otherwise None.
+        """
 
     def end(self, folder: Path, progress: Progress) -> None:
-        """Finish the study after its last cell, for example by writing more files to its folder."""
+        """Finish the study after its last cell (planned run), for example by writing more files to its folder."""
 
     def repeat_cells(self, cells: Sequence[Cell], repeats: int) -> list[Cell]:
-        """Return `repeats` copies of every cell, each with the seed and the folder name of its repeat."""
+        """Return `repeats` copies of every cell (planned run), each with the seed and folder name of its repeat."""
         return [self._repeat_cell(cell, repeat) for repeat in range(repeats) for cell in cells]
 
     def _repeat_cell(self, cell: Cell, repeat: int) -> Cell:
@@ -197,10 +204,10 @@ def make_result(result_type: type[S], header: StudyResult, **fields: Any) -> S:
 
 
 def rows_of_common_repeats(measured: Iterable[Sequence[RunResult]]) -> list[Row]:
-    """Combine the repeats of each strategy or point to one row.
+    """Return one table row per sequence in `measured`, which holds the results of all repeats of one planned run.
 
     Rows are compared repeat by repeat. If some rows have fewer repeats than others, each row therefore uses only the
-    first repeats, as many as every row has. Strategies and points without a result get no row.
+    first repeats, as many as every row has. An empty sequence gets no row.
     """
     measured = [results for results in measured if results]
     common = min((len(results) for results in measured), default=0)

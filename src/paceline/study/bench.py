@@ -29,7 +29,7 @@ from paceline.study.run_results import interval_of
 from paceline.train.context import Event
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-REFERENCE = "torch"  # the comm with which others are compared, if it is measured
+REFERENCE = "torch"  # the comm with which the others are compared; if it is not measured, the first comm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +97,8 @@ class BenchRequest:
     def numel(self, op: str, size: int) -> int:
         """Return the number of elements of a tensor of `size` bytes.
 
-        For a collective that cuts the tensor into one equal part per worker, round the number down to a multiple of the
-        workers.
+        For a collective that cuts the tensor into equal slices, one per worker, round the number down to a multiple of
+        the number of workers.
         """
         numel = size // self.itemsize
         return numel - numel % self.workers if op in IN_PARTS else numel
@@ -154,8 +154,8 @@ def find_comms(text: str | None, num_nodes: int = 1, *, num_workers: int = 1) ->
 def bus_factor(op: str, world_size: int) -> float:
     """Return bus bandwidth / algorithm bandwidth: bytes that each worker must move per byte of the tensor.
 
-    gather-scatter has the result of an all-reduce, so it has the same factor and can be compared with all-reduce. The
-    additional bytes that rank 0 moves then show as lower bandwidth.
+    gather-scatter computes the result of an all-reduce, so it gets the factor of all-reduce, and the two can be
+    compared. The additional bytes that rank 0 moves then show as lower bandwidth.
     """
     share = (world_size - 1) / world_size
     factors = {"all_reduce": 2 * share, "ring": 2 * share, "gather-scatter": 2 * share}
@@ -179,7 +179,7 @@ class Bandwidth:
 def bandwidth(
     op: str, num_bytes: int, world_size: int, times_s: Sequence[float], copy_times_s: Sequence[float]
 ) -> Bandwidth:
-    """Return the bandwidths of an operation on tensors of one size, from its times and those of a memory copy."""
+    """Return an operation's bandwidths for one tensor size, from median times of the operation and a memory copy."""
     time_s = summary(times_s)
     algbw = num_bytes / time_s["p50"]
     busbw = algbw * bus_factor(op, world_size)
@@ -196,7 +196,11 @@ def bandwidth(
 def collective_results(
     plan: BenchRequest, op: str, num_bytes: int, workers: Sequence[Sequence[Json]]
 ) -> list[CollectiveResult]:
-    """Return the table rows of one operation at one size: one row for each comm and place of the result."""
+    """Return the table rows of one operation at one size.
+
+    There is one row for each comm and each kind of memory that holds the result: private, shared or plain. `workers`
+    has each worker's trials, as `trial_job` returns them for this operation and size.
+    """
     slowest = [
         [max(times) for times in zip(*(trial["times_s"] for trial in trials), strict=True)]
         for trials in zip(*workers, strict=True)
@@ -255,7 +259,7 @@ def bench(
             "iterations": plan.iterations,
             "check": plan.check,
         }
-        # Whatever comm is measured, the barriers between trials use the one that is fastest here.
+        # The barriers before each timing use the same fast comm, no matter which comm is measured.
         barrier_comm = choose_comm(num_workers=plan.workers, num_nodes=plan.num_nodes)
         task = Task(trial_job, arguments, num_workers=plan.workers, comm=barrier_comm, threads=plan.threads)
         before = index * rounds_per_size

@@ -34,12 +34,12 @@ REPORT_EVERY_S = 0.25  # not more often, because drawing the progress bar takes 
 
 
 class Trial(ABC):
-    """One implementation of a collective on one comm (communication backend).
+    """One timed implementation of a collective on one comm (communication backend).
 
-    Its input is filled again before every repetition.
+    The input is filled again before every repetition.
     """
 
-    result: ClassVar[str] = "private"  # in which memory the result is: private, plain or shared; see docs/commands.md
+    result: ClassVar[str] = "private"  # memory that holds the result: private, plain or shared; see docs/commands.md
 
     def __init__(self, comm: Comm, numel: int, dtype: torch.dtype) -> None:
         self.comm = comm
@@ -78,7 +78,7 @@ class Trial(ABC):
 
 
 class CopyTrial(Trial):
-    """A copy from one buffer to another on every worker at the same time: the upper limit for any comm."""
+    """A copy from one buffer to another on every worker at the same time. Its bandwidth is the copy limit."""
 
     def make_input(self) -> Tensor:
         self.output = torch.zeros(self.numel, dtype=self.dtype)
@@ -138,7 +138,7 @@ class SharedReduction(ReductionTrial):
 
 
 class RingTrial(AllReduceTrial):
-    """Ring all-reduce that is made of the comm's point-to-point messages."""
+    """Ring all-reduce, implemented with the comm's point-to-point messages."""
 
     def make_input(self) -> Tensor:
         self._pool = BufferPool()
@@ -166,7 +166,7 @@ class ReduceScatter(Trial):
 
 
 class AllGather(Trial):
-    """All-gather. Its size is that of the gathered tensor: the pieces of all workers together."""
+    """All-gather. `numel` is the size of the gathered result, so each worker contributes an equal share of that."""
 
     def make_input(self) -> Tensor:
         self.pieces: list[Tensor] = []
@@ -200,14 +200,14 @@ OPS: dict[str, type[Trial]] = {
     "gather-scatter": GatherScatterTrial,
     "ring": RingTrial,
 }
-IN_PARTS = ("reduce_scatter", "all_gather")  # the tensor consists of one equal part per worker
+IN_PARTS = ("reduce_scatter", "all_gather")  # collectives whose tensor consists of equal slices, one per worker
 
 
 def make_trials(op: str, comm: Comm, numel: int, dtype: torch.dtype) -> list[Trial]:
     """Return the trials (timed implementations) of an operation on a comm.
 
-    An all-reduce has several trials if the comm provides memory for tensors: some use that memory, and one ordinary
-    memory.
+    An all-reduce has several trials if the comm provides memory for tensors: one or two use that memory, and another
+    uses ordinary memory.
     """
     if op != "all_reduce" or type(comm).reduction is Comm.reduction:
         return [OPS[op](comm, numel, dtype)]
@@ -220,10 +220,10 @@ def trial_job(
     context: Context, *, comms: list[str], cases: list[tuple[str, int]], dtype: str, warmup: int, iterations: int,
     check: bool,
 ) -> list[list[Json]]:  # fmt: skip
-    """Return this worker's times on every comm for each case. A case is an operation and a number of elements.
+    """Return this worker's times for each case, by implementation. A case is an operation and a number of elements.
 
     Every round times each implementation and a memory copy once. The next round begins with the next implementation.
-    The comm of `context` serves only for barriers: timing starts after all workers have filled their input.
+    The comm of `context` is used for barriers, so that timing starts after all workers have filled their input.
     """
     opened = {name: context.connect(name) for name in comms}
     found = []

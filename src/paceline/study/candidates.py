@@ -1,4 +1,7 @@
-"""Candidates of the tune study: strategies combined with bucket sizes, synchronisation periods and codecs."""
+"""Candidates of `paceline tune`: combinations of strategy, bucket size, synchronisation period and codec to try.
+
+A codec encodes gradients before they are sent.
+"""
 
 from __future__ import annotations
 
@@ -63,9 +66,9 @@ class Candidates:
 
 
 def make_candidates(space: Space, recipe: Recipe, tensors: Sequence[TensorSpec]) -> Candidates:
-    """Return every distinct combination of the search space that can run here and may be faster.
+    """Return the combinations of the search space that can run here, without codecs that cannot save time.
 
-    Other combinations are left out with a reason. Raises UsageError if there is nothing to compare with the reference.
+    Other combinations are left out with a reason. Raises UsageError if only the reference strategy is left.
     """
     reference = _reference(recipe, tensors)
     entries, left_out = {reference.label: reference}, dict[str, str]()
@@ -108,7 +111,10 @@ def bucket_sizes(given: Sequence[float], model_mb: float) -> list[float]:
 
 
 def sent_per_step(spec: StrategySpec, recipe: Recipe, tensors: Sequence[TensorSpec]) -> float:
-    """Predict the bytes per step of the worker that sends most, as a mean over one period of the traffic."""
+    """Predict the bytes per step of the worker that sends most.
+
+    The result is a mean over one period, the number of steps after which a strategy's traffic repeats.
+    """
     strategy, comm, size = spec.build(), comms.get(recipe.comm), recipe.workers
     steps = max(strategy.traffic_period(size), 1)
     counters = [predict_traffic(strategy, tensors, rank=rank, world_size=size, num_steps=steps) for rank in range(size)]
@@ -153,7 +159,8 @@ def _text_with_codec(spec: StrategySpec) -> str:
 def _reason_not_faster(spec: StrategySpec, recipe: Recipe, tensors: Sequence[TensorSpec]) -> str:
     """Return why a codec cannot make a strategy faster, or an empty string if it may.
 
-    It cannot if it sends as many bytes as fp32 or more: bytes gathered from all workers grow with their number.
+    It cannot if it sends no fewer bytes than fp32. That happens with many workers if the codec gathers the encoded
+    gradients of all workers, because the gathered bytes grow with the number of workers.
     """
     plain = replace(spec, codec="fp32")
     if spec == plain:

@@ -67,7 +67,7 @@ def codec_catalogue() -> list[CodecEntry]:
     ]
 
 
-# The input that each model was published for.
+# Input shape and number of classes that a model was published for.
 USUAL_INPUT = {"lenet5": ((1, 28, 28), 10), "resnet50": ((3, 224, 224), 1000)}
 
 
@@ -76,7 +76,7 @@ def model_catalogue() -> list[ModelEntry]:
     rows = []
     for name, description in model_names().items():
         shape, num_classes = USUAL_INPUT.get(name, ((3, 32, 32), 10))
-        with torch.device("meta"):  # sizes without the weights
+        with torch.device("meta"):  # only shapes are needed, so no memory is allocated for weights
             instance = build_model(name, data_without_samples(shape, num_classes))
         rows.append(
             ModelEntry(

@@ -1,4 +1,4 @@
-"""The compare study: run several strategies with one recipe, and interleave their repeats."""
+"""The compare study (`paceline compare`): train one recipe under several strategies, and compare their times."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Compare(Study):
 
     @classmethod
     def from_stored(cls, stored: StudyResult, *, num_hosts: int = 1) -> Compare:
-        del num_hosts  # the stored recipe names its comm
+        del num_hosts  # only needed to choose a comm, which the stored recipe already names
         return cls.prepare(Recipe.from_dict(stored.recipe), repeats=stored.repeats or 1)
 
     @property

@@ -1,4 +1,4 @@
-"""The diff command: compare two runs or studies row by row, with confidence intervals."""
+"""The command `paceline runs diff`: compare two runs or studies row by row, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from paceline.worker_files import worker_files, worker_lines
 PARTS = ("step_s", "compute_s", "communication_s", "overlap_s", "waiting_s", "data_s", "rest_s")
 # Fields of the environment that do not describe the machine.
 _NOT_THE_MACHINE = {"command", "load_average"}
-# Recipe keys that are not compared, because the rows have the strategies.
+# Recipe keys that are not compared. The rows already show the strategies.
 _NOT_THE_WORK = {"description", "strategy", "strategies"}
 CANNOT_TELL, PASSED, FAILED = "cannot tell", "passed", "failed"
 
@@ -60,10 +60,10 @@ class Side:
         )
 
     def steps(self, row: RunResult) -> list[list[float]]:
-        """Return the times of the timed steps of each run of a row, as means over workers.
+        """Return the times in seconds of the timed steps of each run of a row, as means over workers.
 
-        The list is empty if the workers' files are gone. Rows at different points (such as batch sizes) may have the
-        same label, so a run belongs to the row whose repeats contain the run's mean time.
+        The list is empty if the workers' files are gone. Rows with different settings, such as numbers of workers, may
+        have the same label. A run then belongs to the row whose repeats contain the run's mean step time.
         """
         found = []
         for folder in run_folders(self.stored.folder):
@@ -98,7 +98,8 @@ def _step_times(folder: Path, result: RunResult) -> list[float]:
 def diff(a: Stored, b: Stored, *, most_percent: float | None = None) -> Diff:
     """Compare the run or study B with A, row by row.
 
-    If `most_percent` is set, a row does not pass if B is slower than A by more than that percentage.
+    If `most_percent` is set, every row and the whole comparison get a gate: "failed" if B is slower than A by more than
+    that percentage, with 95 % confidence. The gate of the whole comparison is the worst one of a row.
     """
     sides = Side(a), Side(b)
     rows = [_row(sides, pair, most_percent) for pair in _pairs(*sides)]
@@ -165,9 +166,10 @@ def _most_sent(result: RunResult) -> int:
 
 
 def _ratio(sides: tuple[Side, Side], pair: tuple[RunResult, RunResult]) -> tuple[Ratio, str]:
-    """Return the ratio of iteration times B / A with its interval, and whether that is from repeats or steps.
+    """Return the ratio of iteration times B / A with a confidence interval, and the interval's source.
 
-    The interval comes from repeats if both rows have at least two, and otherwise from the steps of their runs.
+    The source is "repeats" if both rows have at least two repeats, and otherwise "steps". Without stored steps, there
+    is no interval, and the source is an empty string.
     """
     old, new = (_repeats(result) for result in pair)
     if min(len(old), len(new)) >= 2:
@@ -187,14 +189,18 @@ def _verdict(interval: Interval | None) -> str:
 
 
 def _gate(interval: Interval | None, most: float) -> str:
-    """Return FAILED if the whole interval is above `most`, PASSED if all of it is within, and else CANNOT_TELL."""
+    """Compare the interval of the ratio B / A with the largest allowed ratio.
+
+    Return FAILED if the interval lies above `most`, PASSED if it lies below, and CANNOT_TELL if it includes `most` or
+    is None.
+    """
     if interval is None or interval[0] <= most < interval[1]:
         return CANNOT_TELL
     return FAILED if interval[0] > most else PASSED
 
 
 def _split(pair: tuple[RunResult, RunResult]) -> dict[str, tuple[float, float]] | None:
-    """Return the parts of the step time, each for A and B. Return None unless they were measured for both."""
+    """Return the parts of the step time in seconds, each for A and B, or None if A or B was not profiled."""
     old, new = (result.split.mean if result.split is not None else None for result in pair)
     if old is None or new is None:
         return None

@@ -1,6 +1,6 @@
 """The study engine: runs the cells (planned runs) of any study, and stores the study after every cell.
 
-It also resumes interrupted studies.
+The engine also resumes interrupted studies.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def find_unfinished(study: Study, out: Path) -> Path | None:
 def interleave(cells: Iterable[Cell]) -> Iterator[Cell]:
     """Yield the cells (planned runs) repeat by repeat, in reverse order in every other repeat.
 
-    So a machine that slows down over time does not always slow down the same cells.
+    Thus a machine that slows down over time does not always slow down the same cells.
     """
     rounds: dict[int, list[Cell]] = {}
     for cell in cells:
@@ -89,9 +89,9 @@ def _check_same_request(study: Study, stored: StudyResult, folder: Path) -> None
 
 
 def _request_keys(study: Study) -> tuple[str, ...]:
-    """Return the names of the fields that identify a request.
+    """Return the names of the result's fields that must be equal when a study is resumed.
 
-    One of them is `code`, which holds digests of the user's own files.
+    In addition to the study's own `request_keys`, these include `code`, which holds digests of the user's own files.
     """
     return (*study.request_keys, "code")
 
@@ -104,7 +104,7 @@ def _names_in(study: Study) -> Iterator[str]:
 
 
 class _Header:
-    """Fields that the results of all studies share. `result` fills them in for the current state of a study."""
+    """Builder of a study's result: `result` fills in the fields that all studies share, and adds the study's own."""
 
     def __init__(self, study: Study, stored: StudyResult | None = None) -> None:
         self._study, self._recipe = study, study.stored_recipe
@@ -164,7 +164,7 @@ class _Execution:
                 study.end(self._folder.path, self._progress)
         except BaseException as error:
             status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
-            error.__notes__ = []  # they name the folder of the run instead of the study's
+            error.__notes__ = []  # these notes name the run's folder, but the user needs the study's
             result = self._store(status, str(error))
             if result is not None and self._folder is not None:
                 error.add_note(f"completed runs are kept; continue with --resume {self._folder.path}")
@@ -175,7 +175,7 @@ class _Execution:
         return StudyOutcome(result, self._folder.path)
 
     def _run_stage(self, cells: Sequence[Cell]) -> None:
-        """Run the cells of a stage that are not measured yet. Skip further repeats of cells that failed."""
+        """Run the cells (planned runs) of a stage that are not measured yet. Skip repeats of cells that failed."""
         if self._header.stored is not None and self._folder is not None:
             for cell in cells:
                 known = self._folder.result_of(cell)
@@ -228,7 +228,8 @@ class _Execution:
     def _can_continue_after(self, error: PacelineError) -> bool:
         """Return whether the study can continue after this error.
 
-        The study must allow it. If cells share their worker processes, these must have survived the error, too.
+        The study must allow that (`continues_after_failure`). If all runs share one pool of worker processes, the error
+        must also come from a worker, and the pool must be able to run another task.
         """
         if not self._study.continues_after_failure:
             return False

@@ -1,4 +1,7 @@
-"""Entries of studies: a strategy that the user named, or the one-worker baseline, after validation."""
+"""Parsing and validation of the strategies that a study runs, before any worker starts.
+
+An `Entry` is a strategy that the user named, or the one-worker baseline, after validation.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,8 @@ class Entry:
     """One strategy of a study, or its one-worker baseline, with the number of workers."""
 
     label: str  # the strategy's name in tables and messages
-    spec: str  # the strategy that runs
-    name: str
+    spec: str  # the strategy that runs, with its options and codec
+    name: str  # the strategy without options and codec
     options: Options
     codec: str
     guarantee: str
@@ -37,10 +40,7 @@ class Entry:
         return self.num_workers + self.num_servers
 
     def recipe(self, recipe: Recipe) -> Recipe:
-        """Return the recipe that this entry runs.
-
-        If the entry has another number of workers than `recipe`, the global batch size stays that of `recipe`.
-        """
+        """Return `recipe` with this entry's strategy, codec and number of workers. The global batch size stays."""
         changes: Changes = {"strategy": self.spec, "strategies": [], "codec": self.codec}
         if self.num_workers != recipe.workers:
             changes |= {"workers": self.num_workers, "train.batch_size": recipe.batch_size}
@@ -48,7 +48,7 @@ class Entry:
 
 
 def settle_comm(recipe: Recipe, num_nodes: int = 1) -> Recipe:
-    """Return the recipe with a definite comm (communication backend) instead of `auto`.
+    """Return the recipe with the comm (communication backend) that `auto` stands for here.
 
     Raises UsageError if the recipe names a comm that cannot be used here. Emulated nodes count as separate hosts,
     because they share no memory.
@@ -57,7 +57,7 @@ def settle_comm(recipe: Recipe, num_nodes: int = 1) -> Recipe:
     if recipe.comm == AUTO:
         choice = choose_comm(num_workers=recipe.workers, num_nodes=num_nodes, device=recipe.device)
         return recipe.replace({"comm": choice})
-    # Preflight refuses comms that do not connect processes.
+    # `preflight` raises UsageError for comms that do not connect processes.
     reason = reason_against_comm(recipe.comm, num_nodes) if comms.get(recipe.comm).between_processes else ""
     if reason:
         raise UsageError(f"comm {recipe.comm!r} cannot be used here: {reason}; use --comm auto")
@@ -75,9 +75,9 @@ def reason_against_comm(comm_name: str, num_nodes: int = 1) -> str:
 
 
 def make_entry(text: str, recipe: Recipe) -> Entry:
-    """Parse a strategy that the user named, and check that it can run. Raise UsageError if not."""
+    """Parse a strategy that the user named. Raise UsageError if the strategy cannot run."""
     if text == ONE_WORKER:
-        # It runs the same code without other workers, which is exact with any strategy.
+        # The baseline runs the same training loop with a single worker, so it is exact without synchronisation.
         return Entry(text, "none", text, {}, recipe.codec, Guarantee.EXACT.value, 1)
     spec = StrategySpec.parse(text, recipe.codec)
     strategy = spec.build()

@@ -1,6 +1,7 @@
-"""Successive halving for the tune study: plan the rungs (rounds), choose who goes on, choose the winner.
+"""Successive halving for `paceline tune`: plan its rounds, drop candidates after each, and choose the winner.
 
-All functions are pure.
+A candidate is a strategy with its options and codec. A rung is one round: it runs fewer candidates for more steps than
+the rung before. The reference is an exact strategy with which all candidates are compared. All functions are pure.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from paceline.results.study import Candidate, RungResult
 from paceline.study.run_results import interval_of
 
 FINALISTS = 4  # candidates in the last rung, besides the reference
-EARLY_ROUNDS = 2  # repeats in the rungs before the last
+EARLY_ROUNDS = 2  # most repeats in the rungs before the last
 CHANCE_ERRORS = 3.0  # standard errors by which an accuracy must exceed that of random guessing to be meaningful
-TIE = 1.05  # candidates tie with the fastest if their time is within this factor and not significantly larger
-STRENGTH = ("EXACT", "LOSSY", "PERIODIC", "PARTIAL", "STALE", "NONE")
+TIE = 1.05  # a candidate ties with the fastest if their times differ by less than this factor and not significantly
+STRENGTH = ("EXACT", "LOSSY", "PERIODIC", "PARTIAL", "STALE", "NONE")  # guarantees, strongest first
 
 
 @dataclass(frozen=True)
 class Rung:
-    """One round of successive halving: how long and how often each candidate runs, and how many go on."""
+    """One round of successive halving: how long and how often each candidate runs, and how many advance."""
 
     number: int
     steps: int
@@ -35,7 +36,7 @@ class Rung:
 
 @dataclass(frozen=True, kw_only=True)
 class Margins:
-    """How much worse than the reference a candidate may be: points of test accuracy, or percent of test loss."""
+    """How much worse than the reference a candidate may be: percentage points of test accuracy, or percent of loss."""
 
     points: float = 0.5
     loss_percent: float = 2.0
@@ -43,16 +44,16 @@ class Margins:
 
 @dataclass(frozen=True, kw_only=True)
 class Guessing:
-    """What is needed to compare an accuracy with random guessing: the numbers of classes and of test samples.
+    """Random guessing on a test set: its accuracy follows from `num_classes`, its error from `num_test_samples`.
 
-    A number of classes of 0 means that it is unknown.
+    `num_classes` is 0 if the number of classes is unknown.
     """
 
     num_classes: int
     num_test_samples: int
 
     def is_beaten_by(self, accuracy: float) -> bool:
-        """Return whether an accuracy is clearly above that of random guessing, as far as the classes are known."""
+        """Return whether an accuracy is clearly above that of guessing, or True if the classes are unknown."""
         if not self.num_classes:
             return True
         chance = 1 / self.num_classes
@@ -63,11 +64,11 @@ class Guessing:
 def plan_rungs(
     num_candidates: int, *, total_steps: int, eta: int, repeats: int, warmup: int, period: int
 ) -> list[Rung]:
-    """Plan the rungs. Each has about `eta` times the steps of the one before, and the last has all steps.
+    """Plan the rungs (rounds). Each has about `eta` times the steps of the one before, and the last has all steps.
 
-    There are as many rungs as it takes to get down to FINALISTS candidates, unless the first would have fewer steps
-    than the warm-up and one synchronisation period. In every rung but the last, the timed steps are a whole number of
-    periods.
+    There are as many rungs as are needed to reduce the candidates to FINALISTS, but no more than the steps allow: the
+    first rung has at least the warm-up and one synchronisation period. In every rung but the last, the timed steps are
+    a whole number of periods.
     """
     least = warmup + period
     num_useful = 1 + max(math.ceil(math.log(max(num_candidates / FINALISTS, 1), eta) - 1e-9), 0)
@@ -99,7 +100,7 @@ def judge_rung(
     margins: Margins,
     guessing: Guessing,
 ) -> RungResult:
-    """Return the table of a rung: every candidate's time, accuracy, gap to the reference, and whether it goes on."""
+    """Return the table of a rung (round): every candidate's time, accuracy, loss of accuracy, and outcome."""
     exact = measured[reference]
     judged_by = _judged_by(exact, guessing)
     margin = (margins.points if judged_by == "accuracy" else margins.loss_percent) * rung.leniency
@@ -119,14 +120,14 @@ def judge_rung(
 
 
 def survivors(table: RungResult) -> list[str]:
-    """Return the labels of the candidates that go on to the next rung. The reference is always one of them."""
+    """Return the labels of the candidates that advance to the next rung (round), including the reference."""
     return [row.label for row in table.rows if row.end in ("kept", "reference")]
 
 
 def best_candidate(table: RungResult) -> Candidate:
-    """Return the fastest of the candidates that are accurate enough.
+    """Return the winner: the fastest of the candidates that are accurate enough.
 
-    Candidates that are nearly as fast tie with it. Of these, the one with the strongest guarantee wins.
+    If other candidates tie with the fastest (see TIE), the one with the strongest guarantee wins.
     """
     accurate = [row for row in table.rows if row.is_within]
     fastest = min(accurate, key=step_time_s)
@@ -189,9 +190,10 @@ def slowest_worker_s(result: RunResult) -> float:
 
 
 def _shortfall(ours: RunResult, theirs: RunResult, judged_by: str) -> float:
-    """Return how much worse a result is than the reference. A missing or infinite score counts as infinitely worse.
+    """Return how much worse the result `ours` is than the reference's, `theirs`. A better result is negative.
 
-    The unit is points of accuracy, or percent of the reference's test loss.
+    The unit is percentage points of accuracy, or percent of the reference's test loss. Return infinity if our score is
+    missing or not finite, and 0 if the reference has no score, or no test loss above 0.
     """
     if judged_by == "accuracy":
         mine, other = ours.final.test_accuracy, theirs.final.test_accuracy

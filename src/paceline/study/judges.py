@@ -1,7 +1,7 @@
-"""Judges of the verify command, one per guarantee: each decides whether a strategy meets its guarantee.
+"""Checks of `paceline verify`: one function per guarantee decides whether a strategy meets that guarantee.
 
-They decide from reports in which the workers describe their replicas after every step. The oracle is the same training
-in one process.
+The functions read the workers' reports, which describe each replica after every step. Most compare the replicas with
+the oracle, which is the same training in one process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Reports = dict[str, list[ReplicaReport]]  # reports of all workers, by optimiser
 
 @dataclass(frozen=True)
 class Verdict:
-    """The decision of a judge: whether the strategy has a guarantee, and whether it meets that guarantee."""
+    """Result of checking one strategy: its largest error, the tolerance, and whether the guarantee is met."""
 
     error: float
     tolerance: float
@@ -42,9 +42,9 @@ class Verdict:
 
 
 def judge(strategy: Strategy, num_workers: int, reports: Reports, spread: float = 1.0) -> Verdict:
-    """Let the judge of the strategy's guarantee decide from the workers' reports.
+    """Return whether the workers' reports show that the strategy meets its guarantee.
 
-    `spread` is the mean norm of the workers' gradients over the norm of their mean, in the first step.
+    `spread` is the mean norm of the workers' gradients, divided by the norm of the mean gradient, in the first step.
     """
     return JUDGES[strategy.guarantee](strategy, num_workers, reports, spread)
 
@@ -57,9 +57,9 @@ def _exact(strategy: Strategy, num_workers: int, reports: Reports, spread: float
 def _lossy(strategy: Strategy, num_workers: int, reports: Reports, spread: float) -> Verdict:
     """Check that the error of the first update, relative to the update's norm, is within the codec's bound.
 
-    In later steps only an infinite error counts, because their gradients are computed at replicas that differ already.
-    A codec's bound is relative to the norms of the workers' gradients, but the update follows their mean. The bound is
-    therefore multiplied by `spread`, the mean of these norms over the norm of the mean gradient.
+    Later steps fail only if their error is infinite or missing, because replicas that already differ from the oracle
+    have other gradients. A codec's bound is relative to the norms of the workers' gradients, but the update follows the
+    mean gradient. The bound is therefore multiplied by `spread` (see `judge`).
     """
     found = [
         d for d in _oracle_differences(reports, lambda row: row.relative_to_path) if d.step == 0 or math.isinf(d.error)
@@ -68,7 +68,10 @@ def _lossy(strategy: Strategy, num_workers: int, reports: Reports, spread: float
 
 
 def _periodic(strategy: Strategy, num_workers: int, reports: Reports, spread: float) -> Verdict:  # noqa: ARG001
-    """Check that replicas are bitwise equal after every synchronisation and at the end, and have changed by then."""
+    """Check that replicas are bitwise equal after every synchronisation and after `finish`.
+
+    Replicas must also have changed since the start.
+    """
     found = [
         _divergence(optimizer, worker, row, 0.0 if row.digest == first.digest else math.inf)
         for optimizer, workers in reports.items()
@@ -91,7 +94,7 @@ def _partial(strategy: Strategy, num_workers: int, reports: Reports, spread: flo
 
 
 def _stale(strategy: Strategy, num_workers: int, reports: Reports, spread: float) -> Verdict:  # noqa: ARG001
-    """Check that no update is staler than the staleness bound allows.
+    """Check that no update is staler than the strategy's staleness bound, if the strategy has one.
 
     Replicas must also be bitwise equal after `finish`, and must have changed since the start.
     """
@@ -144,7 +147,10 @@ def _oracle_differences(reports: Reports, error_of: Callable[[ReplicaStep], floa
 
 
 def _drift_differences(reports: Reports) -> Iterator[Divergence]:
-    """Yield each replica's distance from the mean replica after every step, over the largest update norm so far."""
+    """Yield each replica's distance from the mean replica after every step.
+
+    The distance is divided by the norm of the largest update of any replica so far.
+    """
     for optimizer, workers in reports.items():
         longest = 0.0
         for rows in zip(*(worker.steps for worker in workers), strict=True):
@@ -155,7 +161,7 @@ def _drift_differences(reports: Reports) -> Iterator[Divergence]:
 
 
 def _final_differences(reports: Reports) -> Iterator[Divergence]:
-    """Yield error 0 for each worker whose replica is bitwise equal to rank 0's after `finish`, else infinity."""
+    """Yield one difference per worker: 0 if its replica is bitwise equal to rank 0's after `finish`, else infinity."""
     for optimizer, workers in reports.items():
         for worker in workers:
             same = worker.final_digest == workers[0].final_digest
@@ -173,9 +179,9 @@ def _divergence(optimizer: str, worker: ReplicaReport, row: ReplicaStep, error: 
 
 
 def steps_to_judge(strategy: Strategy, num_workers: int) -> int:
-    """Return how many steps to judge: one cycle of the strategy and one more step.
+    """Return how many steps `verify` trains to check a strategy: one cycle of the strategy, and one more step.
 
-    With partial synchronisation, a cycle has one step per worker. Otherwise it lasts until all workers synchronise.
+    With the guarantee PARTIAL, a cycle has one step per worker. With others, it ends when all workers synchronise.
     """
     if strategy.guarantee is Guarantee.PARTIAL:
         return num_workers + 1

@@ -1,4 +1,7 @@
-"""Prediction of a run's peak memory from a few training samples, and comparison with the memory available."""
+"""Prediction of a run's peak memory, from which `paceline sweep` refuses runs that do not fit into memory.
+
+The prediction extrapolates from a footprint: the allocations of a few training samples, recorded in a new process.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,14 @@ from paceline.train.footprint import Footprint, Peaks, bytes_at, footprint_job, 
 # These values were found with benchmarks/memory.py; docs/sweep.md says how accurate the prediction is.
 HEAP_FACTOR = 2.0  # for heap fragmentation and temporary memory of libraries
 TRAINING_BYTES = 10_000_000  # code and caches loaded in the first steps
-# For each version of control groups: folder, file of the limit, file of the usage, and the name in memory.stat of the
-# reclaimable part of the usage.
+# For versions 2 and 1 of Linux control groups: the folder, the files with the limit and the usage, and the entry of
+# memory.stat with the reclaimable part of the usage.
 CONTROL_GROUPS = (
     (Path("/sys/fs/cgroup"), "memory.max", "memory.current", "inactive_file"),
     (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
 
-FootprintKey = tuple[Any, ...]  # model, data and arithmetic; made by footprint_key
+FootprintKey = tuple[Any, ...]  # the settings that determine a footprint; see footprint_key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +59,7 @@ class Prediction:
 
     @property
     def server_bytes(self) -> int:
-        """Memory of a parameter server: that of a worker without the batch, and one received gradient in addition."""
+        """Memory of a parameter server: a worker's without activations and buffers, plus one received gradient."""
         model = self.parameters_bytes + 2 * self.gradients_bytes + self.optimizer_bytes
         return self.process_bytes + self.data_bytes + model
 
@@ -65,7 +68,7 @@ class Prediction:
         return self.num_workers * self.worker_bytes + self.num_servers * self.server_bytes
 
     def to_dict(self) -> dict[str, int]:
-        """Return the parts and their sums as plain values."""
+        """Return all fields, and the memory of one worker and of all processes, as plain values."""
         sums = {"worker_bytes": self.worker_bytes, "total_bytes": self.total_bytes}
         return {**dataclasses.asdict(self), **sums}
 
@@ -86,9 +89,9 @@ def footprint_key(recipe: Recipe) -> FootprintKey:
 
 
 def measure_footprints(recipes: Iterable[Recipe]) -> tuple[dict[FootprintKey, Footprint], list[str]]:
-    """Measure the memory footprint of every model with its data set, each in a new process.
+    """Measure one memory footprint per distinct `footprint_key` of the recipes, each in a new process.
 
-    Return the footprints by their keys, and a sentence for each model that could not be measured.
+    Return the footprints by their keys, and a sentence for each footprint that could not be measured.
     """
     groups: dict[FootprintKey, list[Recipe]] = {}
     for recipe in recipes:
@@ -128,7 +131,7 @@ def predict(footprint: Footprint, recipe: Recipe, entry: Entry, micro_batch_size
     piece = -(-samples // num_pieces)
     gradients = footprint.gradient_bytes
     batch = _block_peaks(bytes_at(footprint.batch_line, samples))
-    step = replay(footprint.step_changes, piece)  # this includes the gradients of the micro-batch
+    step = replay(footprint.step_changes, piece)  # includes the gradients of the micro-batch
     before = gradients if num_pieces > 1 else 0  # gradients accumulated over micro-batches
     heap = max(batch.heap_bytes + step.heap_bytes + before - gradients, 0)
     peaks = Peaks(heap, batch.mapped_bytes + step.mapped_bytes)
@@ -157,10 +160,10 @@ def _block_peaks(nbytes: int) -> Peaks:
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """Memory available on this machine or on one emulated node, and the number of workers that share it."""
+    """Memory available on this machine or on one emulated node, and the number of processes that share it."""
 
     available_bytes: int
-    num_workers: int
+    num_workers: int  # workers and servers
     is_node: bool = False  # whether this is the memory of an emulated node
 
     def __str__(self) -> str:
@@ -212,7 +215,7 @@ def _memory_remedy(
 def fitting_micro_batch(
     footprint: Footprint, recipe: Recipe, entry: Entry, limits: Sequence[MemoryLimit]
 ) -> int | None:
-    """Return the largest power of two that is a fitting micro-batch size, or None if not even 1 fits."""
+    """Return the largest power of two that fits into memory as micro-batch size, or None if 1 is too large."""
     size = 1 << (-(-recipe.batch_size // entry.num_workers)).bit_length() - 1
     while size:
         prediction = predict(footprint, recipe, entry, size)
@@ -223,7 +226,7 @@ def fitting_micro_batch(
 
 
 def available_bytes(control_groups: Sequence[tuple[Path, str, str, str]] = CONTROL_GROUPS) -> int:
-    """Return the memory available on this machine, or to this process's control group if that is less."""
+    """Return the memory available on this machine, or in this process's control group (cgroup) if that is less."""
     found = [int(psutil.virtual_memory().available)]
     for folder, limit_file, used_file, files in control_groups:
         limit, used = _words(folder / limit_file), _words(folder / used_file)

@@ -1,4 +1,7 @@
-"""Profiling overhead, measured in one run in which blocks of steps with and without profiling alternate."""
+"""Measurement of the profiling overhead: how much Paceline's own measurements slow training.
+
+It takes one short run in which blocks of consecutive steps with profiling alternate with blocks without profiling.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ def measure_overhead(
 
 
 def steps_per_block(num_steps: int) -> int:
-    """Return the number of steps of a block, for a run of `num_steps` steps.
+    """Return how many consecutive steps form a block, for a run of `num_steps` steps.
 
     Blocks are short, so that noise affects blocks with and without profiling alike. A run of 48 steps or more has at
     least 20 pairs of blocks.
@@ -63,7 +66,7 @@ def steps_per_block(num_steps: int) -> int:
 
 
 def compare_blocks(iteration_s: Sequence[Sequence[float]], steps_per_block: int) -> Overhead | None:
-    """Return the profiling overhead from the step times of every worker, or None if there are too few steps."""
+    """Return the profiling overhead from every worker's step times, or None if there are too few steps."""
     return summarise(percents_of_blocks(iteration_s, steps_per_block))
 
 
@@ -83,7 +86,7 @@ def percents_of_blocks(iteration_s: Sequence[Sequence[float]], steps_per_block: 
 
 
 def summarise(percents: Sequence[float]) -> Overhead | None:
-    """Return the median of the overheads and its confidence interval, or None if there are no overheads."""
+    """Return the median of overheads and, if there are enough, its confidence interval. Return None if empty."""
     if not percents:
         return None
     return Overhead(
@@ -94,7 +97,7 @@ def summarise(percents: Sequence[float]) -> Overhead | None:
 
 
 def _num_operations(entry: Entry) -> int:
-    """Return how many communication operations per step the strategy needs for a small example model."""
+    """Return the predicted communication operations of the busiest worker in the first step of a small model."""
     strategy = StrategySpec.parse(entry.spec, entry.codec).build()
     tensors = [TensorSpec(1000, 4)] * 8
     return max(len(strategy.traffic(tensors, rank, entry.num_workers, 0)) for rank in range(entry.num_workers))

@@ -47,7 +47,7 @@ def _do_nothing(context: Context) -> int:
 
 @torch.no_grad()
 def _check_outputs(recipe: Recipe, num_classes: int, model: torch.nn.Module, inputs: Tree) -> None:
-    """Raise UsageError if the model has fewer outputs than the data has classes."""
+    """Raise UsageError if a classifier trained with cross-entropy has fewer outputs than the data has classes."""
     output = call_model(model, inputs)
     if recipe.train.loss != CROSS_ENTROPY or not isinstance(output, torch.Tensor) or output.dim() < 2:
         return
@@ -70,7 +70,10 @@ class ModelFacts:
 
 
 def preflight(recipe: Recipe, entries: list[Entry] | None = None) -> ModelFacts:
-    """Load the data, build the model and run one forward pass. Raise UsageError if the recipe cannot work."""
+    """Load the data, build the model and run one forward pass. Raise UsageError if the recipe cannot work.
+
+    If `entries` are passed, also check that their strategies can train the model.
+    """
     if not comms.get(recipe.comm).between_processes:
         usable = [name for name, comm in comms.classes.items() if comm.between_processes]
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Registry of studies. It imports the modules of this package to find their study classes."""
+"""Registry of the study classes by name. It imports all modules of this package to find them."""
 
 from __future__ import annotations
 

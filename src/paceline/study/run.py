@@ -75,7 +75,7 @@ def execute(
 def training_task(recipe: Recipe, entry: Entry, folder: Folder | None, **arguments: Any) -> Task:
     """Return the task that trains under the strategy of `entry`.
 
-    `recipe` is the one that the entry runs. `arguments` are passed to the training job in addition.
+    `recipe` must be the result of `entry.recipe`. `arguments` are further arguments of the training job.
     """
     folder_path = str(folder.path.resolve()) if folder is not None else ""
     return Task(

@@ -1,4 +1,4 @@
-"""Files of a study: its folder is created at the start, locked while the study runs, and updated after every run."""
+"""The folder of a study: created at the start, locked while the study runs, and updated after every run."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class StudyFolder:
         _replace(self.path / STUDY_FILE, encode(result))
 
     def run_folder(self, cell: Cell) -> Folder | None:
-        """Create a folder for the run of a cell. Return None if only the result of the run will be stored."""
+        """Create the folder of a cell's (planned run's) files. Return None if only its result will be stored."""
         return Folder(self.path / RUNS, cell.folder_name) if cell.has_folder else None
 
     def store_result(self, cell: Cell, result: RunResult) -> None:
-        """Store the result of a cell (planned run) whose run has no folder. Do nothing for other cells."""
+        """Store the result of a cell (planned run) without a run folder. A run folder already holds the result."""
         if cell.has_folder:
             return
         record = RunRecord(
