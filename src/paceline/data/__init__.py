@@ -1,4 +1,4 @@
-"""Data by name: `load_data` returns the training and the test set of a recipe."""
+"""Load training and test sets by name: published data, image folders, synthetic data or the user's own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["load_data", "data_sources", "Dataset", "Data", "Batch", "ShardPlan",
 
 @dataclass(frozen=True)
 class _Source:
-    name: str  # as listed; the user replaces the part after the colon
+    name: str  # as shown to users, who replace the part after the colon
     description: str
     load: Callable[[DataConfig, int], Data]
 
@@ -30,7 +30,7 @@ class _Source:
         return name.startswith(prefix + colon) if colon else name == self.name
 
 
-# The first source that accepts a name loads it; the user's own code is the last.
+# The first source that accepts a name loads it. `_USER_SOURCE` is tried last.
 _SOURCES = (
     _Source("mnist-mini", "2,000 + 500 images of MNIST, included in the package", load_mnist_mini),
     _Source("mnist", "60,000 + 10,000 handwritten digits, 1x28x28, 11 MB to download", load_mnist),
@@ -42,14 +42,15 @@ _USER_SOURCE = _Source("file.py:factory", "your own function; also package.modul
 
 
 def data_sources() -> dict[str, str]:
-    """Return name and description of every data source."""
+    """Return the description of every data source, by name."""
     return {source.name: source.description for source in (*_SOURCES, _USER_SOURCE)}
 
 
 def load_data(config: DataConfig, *, seed: int) -> Data:
-    """Load the data of a recipe, limited to the first `train_samples` and `test_samples`.
+    """Load the data that a recipe names, limited to its first `train_samples` and `test_samples`.
 
-    The same config and seed give the same samples in every process.
+    If one of these settings is None, its whole set is used. The same config and seed give the same samples in every
+    process.
     """
     data = _source(config.name).load(config, seed)
     return Data(

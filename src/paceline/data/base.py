@@ -1,4 +1,4 @@
-"""Data sets: the interface that training uses, tensors in memory, and functions on batches of nested tensors."""
+"""Data sets: the interface that training uses, a data set of tensors, and functions on batches of nested tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from paceline.errors import UsageError
 
-Tree = Any  # a tensor, or nested dicts, lists and tuples of tensors; functions leave other leaves unchanged
+Tree = Any  # a tensor, or nested dicts, lists and tuples of tensors; leaves that are not tensors stay unchanged
 Batch = tuple[Tree, Tree]  # (input, target); the first dimension of every tensor counts samples
 
 
@@ -41,7 +41,7 @@ class Data:
 
     train: Dataset
     test: Dataset
-    shape: tuple[int, ...] = ()  # of one input that is a single tensor: (channels, height, width)
+    shape: tuple[int, ...] = ()  # of one input, such as (channels, height, width); () if it is not a single tensor
     num_classes: int = 0  # 0 if the target is not a class
 
 
@@ -61,7 +61,7 @@ def data_without_samples(shape: tuple[int, ...], num_classes: int) -> Data:
 
 
 class Tensors(Dataset):
-    """Data set of inputs and targets in memory. The first dimension of each of their tensors counts samples."""
+    """Data set of inputs and targets in memory. The first dimension of every tensor counts samples."""
 
     def __init__(self, inputs: Tree, targets: Tree) -> None:
         self.inputs = inputs
@@ -86,7 +86,7 @@ class Tensors(Dataset):
 
 
 class FirstSamples(Dataset):
-    """The first samples of another data set."""
+    """The first `num_samples` samples of another data set."""
 
     def __init__(self, dataset: Dataset, num_samples: int) -> None:
         assert 0 < num_samples <= len(dataset)
@@ -105,7 +105,7 @@ class FirstSamples(Dataset):
 
 
 def first_tensor(tree: Tree) -> Tensor:
-    """Return the first tensor of a batch. Its first dimension counts samples."""
+    """Return the first tensor of a batch; raise UsageError if there is none or if it is a scalar."""
     for leaf in tree_leaves(tree):
         if isinstance(leaf, Tensor):
             if leaf.ndim == 0:

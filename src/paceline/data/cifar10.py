@@ -1,4 +1,7 @@
-"""CIFAR-10 in its published binary version: a label byte, then 3,072 pixel bytes, channel by channel."""
+"""Load CIFAR-10 from its published binary files.
+
+Each record is a label byte, then 3,072 pixel bytes, channel by channel.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ AUGMENTATION = Augmentation(pad=4, flip=True)
 
 
 def load_cifar10(config: DataConfig, seed: int) -> Data:
-    """Load CIFAR-10; the five training batches follow each other in order."""
+    """Load CIFAR-10; download missing files if `config.download` is set. Samples keep the order of the files."""
     paths = obtain(PUBLISHED["cifar10"], data_directory(config.dir), may_download=config.download)
     train = [path for file, path in paths.items() if file.startswith("data_batch")]
     return Data(

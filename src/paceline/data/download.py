@@ -1,4 +1,4 @@
-"""Published data sets: find their files, unpack them from an archive or download them, and verify them."""
+"""Obtain the files of published data sets (MNIST, CIFAR-10): find, download or unpack them, and verify them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def ignore_progress(done_bytes: int, total_bytes: int | None) -> None:
 def fetch(name: str, directory: str | os.PathLike[str] = "", progress: Progress = ignore_progress) -> Path:
     """Download the missing files of a published data set, verify all its files and return the data directory.
 
-    `progress` counts the bytes of all these downloads together. It is not called when no file is missing.
+    `progress` is called with the downloaded and the total number of bytes of all files. It is not called if nothing is
+    downloaded.
     """
     if name not in PUBLISHED:
         raise unknown("data to fetch", name, PUBLISHED)
@@ -45,9 +46,10 @@ def fetch(name: str, directory: str | os.PathLike[str] = "", progress: Progress 
 def obtain(
     published: PublishedDataset, directory: Path, *, may_download: bool, progress: Progress = ignore_progress
 ) -> dict[str, Path]:
-    """Return a verified path for every file of a data set.
+    """Return the path of every file of a data set, after verifying size and digest of the files.
 
-    Raises UsageError with the names of files that are missing or wrong.
+    Missing files are unpacked from the archive if it is in `directory`, or else downloaded if `may_download` is set.
+    Raises UsageError with the name of a file that is missing or wrong.
     """
     paths = published.find(directory)
     if len(paths) < len(published.files):
@@ -123,11 +125,11 @@ def _download_from(url: str, target: Path, pin: Pin, progress: Callable[[int], N
 
     Raises OSError if the file cannot be written.
     """
-    import pooch  # only here: most runs download nothing
+    import pooch  # imported only here, because most runs download nothing
     from requests import exceptions
 
     pooch.get_logger().setLevel("WARNING")  # its log goes to standard error
-    # identity: requests would decompress what a server declares as compressed, and the digest would not match.
+    # With another encoding, requests might decompress the file, and the digest would not match.
     headers = {"User-Agent": "paceline", "Accept-Encoding": "identity"}
     get = pooch.HTTPDownloader(chunk_size=CHUNK_BYTES, timeout=TIMEOUT_S, headers=headers)
 
@@ -159,7 +161,7 @@ def _download_from(url: str, target: Path, pin: Pin, progress: Callable[[int], N
 
 
 class _UnexpectedContent(Exception):
-    """Raised if a mirror sends another file than the expected one."""
+    """Raised if the file that a mirror sends is not the expected one."""
 
 
 class _ProgressFile:
@@ -179,7 +181,10 @@ class _ProgressFile:
 
 
 def _unpack(published: PublishedDataset, archive: Path, folder: Path) -> None:
-    """Extract only the files of the data set. Each file appears in the folder complete and verified."""
+    """Extract the files of a data set from an archive into a folder, without the other files of the archive.
+
+    All files are verified before the first one appears in the folder.
+    """
     temporary = Path(tempfile.mkdtemp(prefix=f".{archive.name}.", dir=folder))
     try:
         pins = {file: pin for forms in published.files.values() for file, pin in forms.items()}
@@ -190,7 +195,7 @@ def _unpack(published: PublishedDataset, archive: Path, folder: Path) -> None:
                 if member.isfile() and name in pins:
                     content = tar.extractfile(member)
                     assert content is not None
-                    # Only the content: paths, owners and modes in an archive are not trusted.
+                    # Copy only the content, because paths, owners and modes in an archive cannot be trusted.
                     with content, (temporary / name).open("wb") as target:
                         shutil.copyfileobj(content, target)
                     names.append(name)
@@ -211,7 +216,7 @@ def _unpack(published: PublishedDataset, archive: Path, folder: Path) -> None:
 
 @contextmanager
 def _download_lock(directory: Path) -> Iterator[None]:
-    """Hold a lock in the block, so that only one process at a time downloads into a directory."""
+    """Context manager: let only one process at a time download into a directory. On Windows there is no lock."""
     with (directory / ".fetch.lock").open("w") as lock:
         if sys.platform != "win32":
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Images in one folder per class (ImageNet's layout), decoded batch by batch."""
+"""Data set of image files in one folder per class (ImageNet's layout), decoded batch by batch."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class ImageFolder(Dataset):
             raise UsageError(f"image {path} cannot be decoded ({error}); repair or remove it") from error
         if not self._augment:
             return np.asarray(centre_crop(image, self._size))
-        # A separate seed for every sample; the multiplier keeps the samples of adjacent seeds apart.
+        # Every sample has its own seed. The multiplier exceeds every index, so that no two pairs (seed, index) collide.
         generator = epoch_generator((self._seed + AUGMENT_SEED_OFFSET) * 1_000_000_007 + index, epoch)
         crop, mirrored = random_crop(image.width, image.height, generator)
         image = image.resize((self._size, self._size), Image.Resampling.BILINEAR, box=crop)
@@ -115,7 +115,7 @@ class ImageFolder(Dataset):
 
 
 def centre_crop(image: Image.Image, size: int) -> Image.Image:
-    """Resize an image so that its shorter side is slightly longer than `size`, and return the centre."""
+    """Resize an image so that its shorter side is 256/224 of `size`; return the central `size` x `size` pixels."""
     scale = RESIZE_RATIO * size / min(image.size)
     width, height = (max(size, round(side * scale)) for side in image.size)
     left, top = (width - size) // 2, (height - size) // 2
@@ -124,9 +124,9 @@ def centre_crop(image: Image.Image, size: int) -> Image.Image:
 
 
 def random_crop(width: int, height: int, generator: torch.Generator) -> tuple[Crop, bool]:
-    """Choose a crop of random area, aspect ratio and position, and whether to mirror it.
+    """Return a crop of random area, aspect ratio and position, and whether to mirror it.
 
-    If no random crop fits the image, the crop is at the centre.
+    If none of `NUM_CROP_TRIES` random crops fits the image, the crop is at the centre.
     """
     draws = torch.rand(NUM_CROP_TRIES, 2, generator=generator).tolist()
     x, y, mirror = torch.rand(3, generator=generator).tolist()
@@ -155,7 +155,7 @@ def _find_split(root: Path, names: tuple[str, ...]) -> Path:
 
 
 def _images_by_class(split: Path) -> dict[str, list[Path]]:
-    """Return the image files of every class, sorted by name, without hidden files and folders."""
+    """Return the image files of every class, by class name. Both are sorted; hidden entries are ignored."""
     folders = _visible_entries(split, Path.is_dir)
     if not folders:
         raise UsageError(f"{split} has no class folders in it; put each class's images in a folder {split / 'CLASS'}")

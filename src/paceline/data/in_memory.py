@@ -1,4 +1,4 @@
-"""Images in memory as bytes, converted, normalised and augmented batch by batch."""
+"""Data set of uint8 images in memory, converted to float32, normalised and augmented batch by batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from paceline.data.base import Batch, Dataset
 from paceline.data.sharding import epoch_generator
 
-# Makes augmentation independent of shuffling, which uses the seed of the run.
+# Added to the seed of the run, so that augmentation is independent of shuffling.
 AUGMENT_SEED_OFFSET = 0x5EED
 
 
@@ -37,7 +37,10 @@ def float_images(images: Tensor, normalization: Normalization | None) -> Tensor:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random changes of images: padding, a crop at a random position and, with `flip`, mirroring of half of them."""
+    """Random changes of images: zero padding, then a crop of the original size at a random position.
+
+    `pad` is in pixels. With `flip`, each image is also mirrored with probability 1/2.
+    """
 
     pad: int
     flip: bool
@@ -96,9 +99,9 @@ class InMemory(Dataset):
         ]
 
     def _epoch_choices(self, epoch: int, augmentation: Augmentation) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the crop's top and left and whether to mirror, for every sample of the data set.
+        """Return the crop's top and left and whether to mirror: one tensor each, with an element per sample.
 
-        The choices of one epoch are cached.
+        The choices of the latest epoch are cached.
         """
         if self._choices is None or self._choices[0] != epoch:
             generator = epoch_generator(self._seed + AUGMENT_SEED_OFFSET, epoch)

@@ -1,4 +1,4 @@
-"""MNIST in its published IDX files, and a small class-balanced part of it that is included in the package."""
+"""Load MNIST from its published IDX files, or a small class-balanced subset that the package includes."""
 
 from __future__ import annotations
 
@@ -27,13 +27,16 @@ TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
 def load_mnist(config: DataConfig, seed: int) -> Data:
-    """Load MNIST from the four published files, compressed or not."""
+    """Load MNIST from its four files, plain or gzipped; download missing files if `config.download` is set."""
     paths = obtain(PUBLISHED["mnist"], data_directory(config.dir), may_download=config.download)
     return _data({file: (str(path), path.read_bytes()) for file, path in paths.items()}, config, seed)
 
 
 def load_mnist_mini(config: DataConfig, seed: int) -> Data:
-    """Load 2,000 training and 500 test images. The first 10 * N images of each set contain N of each digit."""
+    """Load the included subset: 2,000 training and 500 test images.
+
+    The first 10 * N images of each set contain N of each digit.
+    """
     folder = resources.files("paceline.data") / "files"
     names = {file: f"mnist-mini-{file}.gz" for file in (*TRAIN, *TEST)}
     return _data({file: (name, (folder / name).read_bytes()) for file, name in names.items()}, config, seed)
@@ -70,7 +73,7 @@ def read_idx(name: str, content: bytes, *, num_dimensions: int) -> NDArray[np.ui
             content = gzip.decompress(content)
         except (OSError, EOFError, zlib.error) as error:
             raise UsageError(f"data file {name} cannot be decompressed ({error}); download it again") from None
-    # Two zero bytes, 8 for unsigned bytes, the number of dimensions; then each dimension as a big-endian int32.
+    # The header has two zero bytes, 8 (the type uint8), the number of dimensions, and each size as a big-endian int32.
     magic = bytes((0, 0, 8, num_dimensions))
     if content[:4] != magic:
         raise UsageError(f"data file {name} begins with {content[:4].hex()}, not {magic.hex()}; download it again")

@@ -1,4 +1,4 @@
-"""Published data sets: their files with size and digest, where to look for them and where to download them."""
+"""Names, sizes, digests and download addresses of the files of published data sets (MNIST, CIFAR-10)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Pin:
     digest: str  # "md5:..." or "sha256:..." of the whole file
 
     def mismatch(self, path: Path) -> str:
-        """Return how a file differs from the published one, or an empty string if it does not."""
+        """Return how a file differs from the published one, or why it cannot be read; empty if it is the same."""
         algorithm, _, expected = self.digest.partition(":")
         try:
             size_bytes = path.stat().st_size
@@ -38,13 +38,13 @@ class PublishedDataset:
     """A data set as a list of files, each of which exists in one or more forms (plain, compressed)."""
 
     name: str
-    files: Mapping[str, Mapping[str, Pin]]  # needed file -> its possible file names, the preferred one first
+    files: Mapping[str, Mapping[str, Pin]]  # by needed file: its possible file names, the preferred one first
     folders: tuple[str, ...]  # searched below the data directory; downloads go to the first
     mirrors: tuple[str, ...]  # URL prefixes of the file names, tried in order
-    archive: Mapping[str, Pin] = field(default_factory=dict)  # one archive with all files, if published so
+    archive: Mapping[str, Pin] = field(default_factory=dict)  # the archive with all files, if there is one
 
     def find(self, directory: Path) -> dict[str, Path]:
-        """Return the paths of those files that exist. A plain file is preferred to a compressed one."""
+        """Return the paths of the files that exist, by file. A plain file is preferred to a compressed one."""
         paths = {}
         for file, forms in self.files.items():
             for path in (directory / folder / form for form in forms for folder in self.folders):
@@ -54,7 +54,7 @@ class PublishedDataset:
         return paths
 
     def missing_error(self, directory: Path, why: str) -> UsageError:
-        """Return the error that names the missing files, the folders searched and how to get them."""
+        """Return an error that names the missing files, the searched folders, and how to get the files."""
         paths = self.find(directory)
         files = ", ".join(list(forms)[-1] for file, forms in self.files.items() if file not in paths)
         places = " or ".join(str(directory / folder) for folder in self.folders)
@@ -67,10 +67,7 @@ class PublishedDataset:
 
 
 def data_directory(directory: str | os.PathLike[str] = "") -> Path:
-    """Return the folder of data files: `directory`, $PACELINE_DATA, or a cache in the user's home folder.
-
-    The first of them that is set is used.
-    """
+    """Return the folder of data files: `directory`, else $PACELINE_DATA, else a cache folder in the user's home."""
     text = os.fspath(directory) or os.environ.get("PACELINE_DATA", "") or "~/.cache/paceline/data"
     return Path(text).expanduser()
 

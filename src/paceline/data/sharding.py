@@ -1,6 +1,7 @@
-"""Sharding: a seeded permutation per epoch is divided into global batches, and each of them into disjoint shards.
+"""Divide the samples of a data set among steps and workers, at random or by label.
 
-Global batches do not depend on the number of workers.
+By default, a seeded permutation per epoch is cut into global batches, and each global batch into one shard per worker.
+The global batches then do not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from paceline.errors import UsageError
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """The division of samples among steps and workers. Every worker can compute the shards of all others."""
+    """Division of samples among steps and workers. Every worker can compute the shards of all workers."""
 
     num_samples: int
     batch_size: int
     num_workers: int
     seed: int
-    # If set, each worker keeps a contiguous part of this order, and shuffles it in every epoch.
+    # Sample indices. If set, each worker keeps a contiguous slice of them for all epochs, shuffled anew in every epoch.
     order: Tensor | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -31,19 +32,22 @@ class ShardPlan:
         return -(-self.num_samples // self.batch_size)
 
     def shard(self, epoch: int, step: int, rank: int) -> Tensor:
-        """Return the indices of a worker's samples in a step of an epoch."""
+        """Return the indices (int64) of the samples that a worker processes in a step of an epoch."""
         if self.order is not None:
             return self._own_shard(self.order, epoch, step, rank)
         start, stop = self._bounds(step)[rank : rank + 2]
         return _permutation(self.num_samples, self.seed, epoch)[start:stop]
 
     def counts(self, step: int) -> list[int]:
-        """Return the number of samples of every worker in a step. If there is a remainder, the first workers get it."""
+        """Return the number of samples of every worker in a step.
+
+    If the samples do not divide evenly, the first workers get one more each.
+    """
         bounds = self._bounds(step)
         return [bounds[rank + 1] - bounds[rank] for rank in range(self.num_workers)]
 
     def _own_shard(self, order: Tensor, epoch: int, step: int, rank: int) -> Tensor:
-        # All steps but the last have equal counts.
+        # Only the last step of an epoch can have fewer samples than the others.
         last = self.steps_per_epoch - 1
         full = self.counts(0)
         sizes = [last * count + rest for count, rest in zip(full, self.counts(last), strict=True)]
@@ -62,7 +66,8 @@ class ShardPlan:
 def make_plan(data: Dataset, *, batch_size: int, num_workers: int, seed: int, order: str = "shuffled") -> ShardPlan:
     """Return the shard plan of a data set.
 
-    With order `sorted`, shards are divided by label, the hardest case for strategies that rarely synchronise.
+    With order `sorted`, each worker gets a contiguous slice of the samples sorted by label, so it sees few labels. This
+    is the hardest case for strategies that rarely synchronise.
     """
     by_label = None
     if order == "sorted":
@@ -81,7 +86,7 @@ def _permutation(num_samples: int, seed: int, epoch: int) -> Tensor:
 
 
 def epoch_generator(seed: int, epoch: int) -> torch.Generator:
-    """Return a random generator seeded by seed and epoch."""
+    """Return a random generator that is seeded from both arguments."""
     # Mixed by hand: the hash of a tuple differs between Python versions.
     mixed = (seed * 0x9E3779B97F4A7C15 + (epoch + 1) * 0xBF58476D1CE4E5B9) & (2**63 - 1)
     return torch.Generator().manual_seed(mixed)

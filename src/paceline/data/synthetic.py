@@ -1,4 +1,4 @@
-"""Random but learnable data of any shape: a prototype per class plus noise."""
+"""Generate random but learnable data of any shape: a prototype per class plus noise."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from paceline.recipe import DataConfig
 
 DEFAULT_TRAIN_SAMPLES = 2_000
 DEFAULT_TEST_SAMPLES = 500
-MAX_BYTES = 4 << 30  # every worker holds the whole set
+MAX_BYTES = 4 << 30  # of all samples, which every worker holds in memory
 
-# Each part has its own generator, so that the test set does not depend on the number of training samples. The offset
-# makes them independent of shuffling.
+# Prototypes, training set and test set each have their own generator, so that the test set does not depend on the
+# number of training samples. The offset is added to the seed, so that the data is independent of shuffling.
 PROTOTYPES, TRAIN, TEST = range(3)
 SEED_OFFSET = 0xDA7A
 
 
 def load_synthetic(config: DataConfig, seed: int) -> Data:
-    """Generate samples of `synthetic:SHAPExCLASSES`: float32 values of unit variance, alternating between classes.
+    """Generate the data `synthetic:SHAPExCLASSES`: float32 values of unit variance.
 
-    Augmentation and normalisation do not apply.
+    Classes alternate from sample to sample. The settings for augmentation and normalisation are ignored.
     """
     shape, num_classes = parse(config.name)
     num_train = config.train_samples or DEFAULT_TRAIN_SAMPLES

@@ -1,4 +1,4 @@
-"""Data from the user: call a factory, check what it returns, and wrap it as data sets."""
+"""Load the user's own data: call a factory function, check the returned data and wrap it as data sets."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ ACCEPTED = (
     "return a paceline.data.Data, or a pair (train, test), each a paceline.data.Dataset, "
     "a torch map-style dataset of (input, target), or a tuple (inputs, targets) of tensors"
 )
-# Counting the classes of a data set without metadata reads every sample, so it is limited to small sets.
+# To count the classes of a data set without metadata, every sample is read. This is limited to small sets.
 MAX_SCANNED_SAMPLES = 10_000
 
 
 def load_user(config: DataConfig, seed: int) -> Data:
     """Load data from the user's `file.py:factory`.
 
-    The factory is called with those of `seed` and the recipe's data keys that it has parameters for.
+    The factory may have a parameter `seed` and parameters named like the fields of `DataConfig` (except `name`). It is
+    called with the values of those that it has.
     """
     name = config.name
     factory = load_reference(name, "data")
@@ -45,9 +46,10 @@ def load_user(config: DataConfig, seed: int) -> Data:
 
 
 def split_train_and_test(data: Any) -> Any:
-    """Return the pair (train, test) of a user's data.
+    """Return the user's data as a training set and a test set, split if necessary.
 
-    A pair of data sets or a `Data` is returned unchanged. Of a single data set, a random tenth becomes the test set.
+    A `Data` or a pair of data sets is returned unchanged. A single data set, or a pair (inputs, targets) of tensors or
+    dicts, is split: a random tenth of the samples becomes the test set. The split is the same in every call.
     """
     is_pair = isinstance(data, tuple | list) and len(data) == 2
     if isinstance(data, Data) or (is_pair and not any(isinstance(part, Tensor | dict) for part in data)):
@@ -64,9 +66,10 @@ def split_train_and_test(data: Any) -> Any:
 
 
 class MapStyle(Dataset):
-    """A torch map-style dataset of (input, target), collated like by torch's DataLoader.
+    """A torch map-style dataset of pairs (input, target), collated as torch's DataLoader does.
 
-    torch's global CPU generator is seeded for each sample by seed, epoch and index; other generators are not.
+    While a sample is read, torch's global CPU generator is seeded by seed, epoch and index, so that random transforms
+    are reproducible. Other generators (Python, NumPy, GPU) are not seeded.
     """
 
     def __init__(self, items: Any, *, name: str, seed: int) -> None:
@@ -78,10 +81,10 @@ class MapStyle(Dataset):
         return len(self.items)
 
     def batch(self, indices: Tensor, epoch: int) -> Batch:
-        if not len(indices):  # shapes are only known from a sample
+        if not len(indices):  # an empty batch gets its shapes from the first sample
             inputs, targets = slice_tree(self.batch(torch.tensor([0]), epoch), 0, 0)
             return inputs, targets
-        # Not torch.manual_seed, which also seeds the generators of all accelerators.
+        # torch.manual_seed is avoided, because it also seeds the generators of all accelerators.
         generator = torch.default_generator
         state = generator.get_state()
         try:
@@ -151,12 +154,12 @@ def _shape(dataset: Dataset) -> tuple[int, ...]:
 
 
 def _num_classes(dataset: Dataset) -> int:
-    """Return the number of classes, or 0 if targets are not class numbers."""
+    """Return the number of classes, or 0 if targets are not class numbers or their number is unknown."""
     if isinstance(dataset, Tensors):
         return _highest_class(dataset.targets)
     if not isinstance(dataset, MapStyle):
         return 0
-    # Attributes of torchvision's data sets, and of many others.
+    # torchvision's data sets and many others have the attributes `classes` or `targets`.
     classes = getattr(dataset.items, "classes", None)
     if isinstance(classes, list | tuple):
         return len(classes)
