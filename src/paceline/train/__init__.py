@@ -1,1 +1,1 @@
-"""Training: the loop of a worker, its optimisers, schedules and evaluation, and the oracle."""
+"""Training in a worker process: the training loop, optimisers, schedules, evaluation, and the reference for results."""

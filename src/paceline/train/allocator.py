@@ -1,9 +1,9 @@
-"""Settings of glibc's allocator: keep freed memory in the process for the next step.
+"""Settings of glibc's malloc for worker processes: keep freed memory in the process for the next training step.
 
 By default glibc returns large freed blocks to the system. A training step frees its gradients and activations and
-allocates the same sizes again a moment later, so the kernel zeroes and maps thousands of pages in every step. Whether
-this happens depends on which block lies last in the heap: the step time of identical workers differs by up to a
-quarter, and so does that of one worker between runs.
+allocates the same sizes again a moment later, so the kernel may zero and map thousands of pages in every step. Whether
+it does so depends on which block lies last in the heap. Without these settings, step times therefore differ by up to a
+quarter between identical workers, and between runs of the same worker.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ import os
 from collections.abc import Mapping
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # parameter numbers of mallopt
-LARGEST_BLOCK = 32 << 20  # bytes of the largest block in the heap; larger ones are mapped separately
-MOST_UNUSED = 2**31 - 1  # bytes at the end of the heap that are not returned to the system
+LARGEST_BLOCK = 32 << 20  # bytes; malloc maps blocks of at least this size separately, outside the heap
+MOST_UNUSED = 2**31 - 1  # bytes; up to this much free memory at the end of the heap is not returned to the system
 ALLOCATOR_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "LD_PRELOAD", "GLIBC_TUNABLES")
 
 
 def keep_memory(environment: Mapping[str, str] = os.environ) -> bool:
     """Keep freed memory in this process, and return whether the allocator accepted the settings.
 
-    Does nothing if the environment sets or replaces the allocator, or if the C library is not glibc.
+    Does nothing and returns False if environment variables configure or may replace the allocator
+    (ALLOCATOR_VARIABLES), or if the C library has no mallopt.
     """
     if any(environment.get(name) for name in ALLOCATOR_VARIABLES):
         return False
@@ -32,7 +33,7 @@ def keep_memory(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def give_back_memory() -> bool:
-    """Release unused memory to the system, so that the next run has its own peak.
+    """Release unused memory to the system, so that it does not count in the memory of the next task.
 
     Returns whether any memory was released.
     """

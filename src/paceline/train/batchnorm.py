@@ -1,8 +1,9 @@
-"""BatchNorm statistics of several workers: local, from rank 0, averaged, synchronised or off.
+"""BatchNorm statistics in data-parallel training, in one of the modes that the option --batchnorm selects.
 
-Only evaluation reads running statistics. The modes `rank0` and `average` therefore make them equal just before an
-evaluation, at no cost during training. The mode `sync` computes the statistics of each step over the global batch, on
-CPUs too.
+In mode `local`, each worker keeps the running statistics of its own batches. The modes `rank0` and `average` make the
+running statistics equal on all workers: those of rank 0, or the mean. They do so only before an evaluation, because
+training does not read running statistics. The mode `sync` normalises each step over the global batch (like
+torch.nn.SyncBatchNorm, but on CPUs too). The mode `off` keeps no running statistics.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from paceline.comm import Comm
 
 
 class GlobalBatch:
-    """Facts about this worker's part of the global batch in the current step.
+    """Facts about this worker's part of the global batch in the current step, for the mode `sync`.
 
-    The training loop sets them, and all synchronised layers read them.
+    The training loop sets them in every step, and all synchronised layers read them.
     """
 
     def __init__(self, comm: Comm) -> None:
@@ -29,7 +30,10 @@ class GlobalBatch:
 
 
 def prepare_batchnorm(model: nn.Module, mode: str, batch: GlobalBatch) -> nn.Module:
-    """Set the mode of a model's BatchNorm layers in place, and return the model."""
+    """Change a model's BatchNorm layers in place for the mode `sync` or `off`, and return the model.
+
+    The other modes need no change.
+    """
     if mode == "off":
         for layer in batchnorm_layers(model):
             layer.track_running_stats = False
@@ -42,7 +46,10 @@ def prepare_batchnorm(model: nn.Module, mode: str, batch: GlobalBatch) -> nn.Mod
 
 
 def synchronise_statistics(model: nn.Module, mode: str, comm: Comm, weight: float) -> None:
-    """Make the running statistics equal on every worker if the mode is `rank0` or `average`."""
+    """Make running means and variances equal on all workers if the mode is `rank0` or `average`; else do nothing.
+
+    `weight` is this worker's weight in the average. The weights of all workers must sum to 1.
+    """
     buffers = [b for layer in batchnorm_layers(model) for b in layer.buffers() if b.is_floating_point()]
     if comm.world_size == 1 or not buffers or mode not in ("rank0", "average"):
         return
@@ -62,7 +69,7 @@ def batchnorm_layers(model: nn.Module) -> list[_BatchNorm]:
 
 
 def _synchronised_class(base: type[_BatchNorm]) -> type[_BatchNorm]:
-    """Return a subclass of a BatchNorm class that normalises over the batches of all workers in training."""
+    """Return a subclass of a BatchNorm class which, in training, normalises over the batches of all workers."""
 
     class Synchronised(base):  # type: ignore[misc, valid-type]
         global_batch: GlobalBatch
@@ -95,7 +102,7 @@ class _SyncBatchNorm(torch.autograd.Function):
         high = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         count = float(x.numel() // x.shape[1]) if batch.has_samples else 0.0
         mean, variance = high.mean(dims), high.var(dims, correction=0)
-        # Counts, means and sums of squares of every worker, merged as in Chan et al.: no cancellation.
+        # Merge the workers' counts, means and sums of squared deviations as in Chan et al., which avoids cancellation.
         own = torch.cat([mean.new_tensor([count]), mean, variance * count])
         gathered = torch.stack(batch.comm.all_gather(own))
         counts, means, squares = gathered.split([1, len(mean), len(mean)], dim=1)

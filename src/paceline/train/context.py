@@ -1,4 +1,7 @@
-"""The context of a task in its worker process: comm, device and callbacks."""
+"""Context, the first argument of a task's function in a worker process: comm, device and callbacks.
+
+A comm is the transport between workers (gloo, nccl, shared memory and others).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from paceline.errors import RunError
 from paceline.results.value import Json
 
 CPU = torch.device("cpu")
-Event = Json  # progress of a worker; its `kind` determines the other keys
+Event = Json  # progress report of a worker; the value of the key "kind" determines the other keys
 
 
 def ignore_event(event: Event) -> None:
@@ -28,12 +31,12 @@ def _no_rendezvous(name: str) -> Comm:
 class Context:
     """The comm, device and callbacks of one worker during one task."""
 
-    comm: Comm  # of a server: connects workers and servers
+    comm: Comm  # connects the workers; on a parameter server: workers and servers
     device: torch.device = CPU
     emit: Callable[[Event], None] = ignore_event  # reports progress
     # Opens another comm by name. All workers call it in the same order, and the caller closes the comm.
     connect: Callable[[str], Comm] = _no_rendezvous
-    servers: Comm | None = None  # connects workers and servers (the last ranks), if the task has servers
+    servers: Comm | None = None  # connects workers and servers, which have the last ranks; None without servers
 
     def __post_init__(self) -> None:
         if self.servers is not None:

@@ -15,12 +15,12 @@ from paceline.strategies.capabilities import as_asynchronous
 from paceline.train.replicas import all_equal
 from paceline.train.step import Arithmetic, Objective, forward
 
-BATCH = 250  # fixed, so that a model without running statistics scores the same with any number of workers
+BATCH = 250  # samples; fixed, so that BatchNorm without running statistics gives equal results with any world size
 
 
 @dataclass(frozen=True)
 class Score:
-    """Mean loss and accuracy."""
+    """Mean loss and accuracy on a set of samples."""
 
     loss: float
     accuracy: float | None  # None if the objective has no accuracy
@@ -37,8 +37,9 @@ def evaluate(
 ) -> Score:
     """Evaluate this worker's replica on a whole data set.
 
-    Workers with bitwise equal replicas divide the batches among them. Otherwise, or without a comm, each worker
-    evaluates all batches.
+    `comm` connects the workers. If their replicas are bitwise equal, they divide the batches among them and add up the
+    results. Otherwise, or if `comm` is None, each worker evaluates all batches itself. `before_batch` is called before
+    every batch.
     """
     first, stride = (comm.rank, comm.world_size) if comm is not None and all_equal(model, comm) else (0, 1)
     batches = list(torch.arange(len(data)).split(BATCH))[first::stride]
@@ -62,9 +63,10 @@ def evaluate(
 
 
 class TargetAccuracy:
-    """The accuracy at which training stops, as soon as an evaluation on rank 0 reaches it.
+    """Stop criterion of training: an evaluation on rank 0 reaches the accuracy `accuracy` (None: never stop early).
 
-    Rank 0 broadcasts its decision after each evaluation; asynchronous strategies send a stop request instead.
+    Rank 0 broadcasts its decision after each evaluation. Under an asynchronous strategy, which allows no collectives,
+    rank 0 sends a stop request to the other workers instead.
     """
 
     def __init__(self, accuracy: float | None, strategy: Strategy, comm: Comm) -> None:
@@ -73,7 +75,7 @@ class TargetAccuracy:
         self._is_reached = False
 
     def update(self, accuracy: float | None) -> None:
-        """Compare an accuracy with the target. Every worker calls this after every evaluation during training."""
+        """Compare an accuracy with the target. All workers must call this after every evaluation during training."""
         if self.accuracy is None:
             return
         is_enough = accuracy is not None and accuracy >= self.accuracy

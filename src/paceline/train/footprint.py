@@ -1,8 +1,8 @@
-"""Memory of a worker: recorded on two small batches in a separate process, and extrapolated to any batch size.
+"""Memory that a worker needs for any batch size, extrapolated from training on two small batches.
 
-A dispatch mode records every allocation while a worker trains on two small batches. Both allocate and free in the same
-order, so the size of each allocation is a linear function of the number of samples. Replaying the order with the sizes
-of another batch gives its peak. Nothing is assumed about the model.
+A dispatch mode records every allocation while a worker trains on the two batches. Both allocate and free in the same
+order, so each allocation has two recorded sizes, which determine its size as a linear function of the number of
+samples. Replaying all allocations with the sizes for another batch gives the peak memory of that batch.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from paceline.train.step import Arithmetic, Objective, build_objective, forward,
 
 SMALL, LARGE = 2, 4  # samples: BatchNorm needs two; two batches determine a line
 
-Line = tuple[float, float]  # fixed bytes, bytes per sample
-Change = tuple[int, Line | None]  # the number of an allocation, and its size or None when it is freed
+Line = tuple[float, float]  # linear function of the number of samples: fixed bytes, bytes per sample
+Change = tuple[int, Line | None]  # the number of an allocation, and its size when allocated or None when freed
 
 
 @dataclass(frozen=True)
 class Peaks:
     """Peak bytes of two groups of allocations: those in the heap, and those so large that each is mapped separately.
 
-    The process keeps the heap's peak (see `train/allocator.py`), so the memory of the process is the sum of both.
+    The heap does not shrink after its peak (see `train/allocator.py`), so the process needs the sum of both peaks.
     """
 
     heap_bytes: int = 0
@@ -51,17 +51,17 @@ class Peaks:
 
 
 class Allocations(TorchDispatchMode):
-    """Recorder of the memory that operations allocate and free. It gives each allocation a number."""
+    """Recorder of the memory that torch operations allocate and free. Each allocation has a number, from 0."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.events: list[tuple[int, int | None]] = []  # number and bytes of an allocation; None: it is freed
+        self.events: list[tuple[int, int | None]] = []  # number of an allocation, and its bytes or None when freed
         self._num_allocations = 0
         self._known: Any = WeakIdKeyDictionary()  # storages, by identity
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for tensor in _tensors((args, kwargs)):
-            self._known[tensor.untyped_storage()] = True  # existed before the operation
+            self._known[tensor.untyped_storage()] = True  # not allocated by this operation
         result = func(*args, **(kwargs or {}))
         for tensor in _tensors(result):
             storage = tensor.untyped_storage()
@@ -83,7 +83,10 @@ class Allocations(TorchDispatchMode):
 
 
 def _workspace(func: Any, args: Any, result: Any) -> int:
-    """Return the size in bytes of a CPU convolution's workspace: a copy of its tensors in a blocked layout."""
+    """Return the bytes of a CPU convolution's workspace: a copy of its tensors in a blocked layout.
+
+    Returns 0 for other operations.
+    """
     if "convolution" not in str(func) or not any(tensor.device.type == "cpu" for tensor in _tensors(args)):
         return 0
     return sum(tensor.nbytes for tensor in _tensors((args, result)))
@@ -97,15 +100,15 @@ def _tensors(tree: Any) -> Iterable[Tensor]:
 class Footprint:
     """Memory that one model on one data set needs, as measured by `footprint_job`."""
 
-    process_bytes: int
-    data_bytes: int
-    parameter_bytes: int
-    tensors: Sequence[tuple[int, int]]  # elements and element size of each trained tensor
-    batch_line: Line
-    load_changes: Sequence[Change]
-    step_changes: Sequence[Change]
+    process_bytes: int  # resident memory before data and model are loaded
+    data_bytes: int  # resident memory that loading the data adds
+    parameter_bytes: int  # parameters and buffers
+    tensors: Sequence[tuple[int, int]]  # elements and bytes per element of each trained tensor
+    batch_line: Line  # bytes of a loaded batch
+    load_changes: Sequence[Change]  # allocations while a batch is loaded
+    step_changes: Sequence[Change]  # allocations during forward and backward
     evaluation_changes: Sequence[Change]
-    state_bytes: Mapping[OptimizerConfig, int]
+    state_bytes: Mapping[OptimizerConfig, int]  # state of each optimiser after one step
 
     @property
     def specs(self) -> list[TensorSpec]:
@@ -117,7 +120,10 @@ class Footprint:
 
 
 def footprint_job(context: Context, recipe: Recipe, optimizers: list[OptimizerConfig]) -> Footprint:
-    """Measure memory on one worker: process, data, model, training step, and state of each optimiser."""
+    """Measure the memory of one worker: process, data, model, training step, and the state of each optimiser.
+
+    Run it in a fresh process, since memory that the process already holds counts as `process_bytes`.
+    """
     reader = open_usage_reader()
     process_bytes = reader.read().rss_bytes
     torch.manual_seed(recipe.seed)
@@ -146,9 +152,10 @@ def footprint_job(context: Context, recipe: Recipe, optimizers: list[OptimizerCo
 def _lines(
     model: nn.Module, data: Data, arithmetic: Arithmetic, objective: Objective
 ) -> tuple[Line, dict[str, list[Change]]]:
-    """Return the bytes of a batch as a linear function of its number of samples.
+    """Train on two small batches and extrapolate their memory to any number of samples.
 
-    Also return the recorded allocations of loading a batch, of a training step and of an evaluation.
+    Returns the bytes of a batch as a linear function of its number of samples, and the allocations of the phases
+    `load` (of a batch), `step` (forward and backward) and `evaluation`.
     """
     batch: list[Any] = []
 
@@ -179,14 +186,14 @@ def _record(phase: Callable[[int], None], samples: int) -> list[tuple[int, int |
     allocations = Allocations()
     with allocations:
         phase(samples)
-        return list(allocations.events)  # without what is freed after the phase
+        return list(allocations.events)  # a copy, since tensors freed after the phase would still be added
 
 
 def fit_changes(small: list[tuple[int, int | None]], large: list[tuple[int, int | None]]) -> list[Change]:
     """Return the recorded allocations, each with its size as a linear function of the number of samples.
 
-    `small` and `large` are the allocations for two batches. If their order differs, only those of the large batch are
-    used, with sizes proportional to the number of samples.
+    `small` and `large` are the allocations for batches of SMALL and LARGE samples. If their order differs, only those
+    of the large batch are used, with sizes proportional to the number of samples.
     """
     is_same = [(piece, nbytes is None) for piece, nbytes in small] == [(piece, nb is None) for piece, nb in large]
     if not is_same:
@@ -205,7 +212,7 @@ def bytes_at(line: Line, samples: int) -> int:
 
 
 def replay(changes: Iterable[Change], samples: int) -> Peaks:
-    """Return the peaks that the recorded allocations would reach with another number of samples."""
+    """Return the peaks that recorded allocations would reach with a batch of `samples` samples."""
     alive: dict[int, int] = {}
     heap = mapped = heap_peak = mapped_peak = 0
     for piece, line in changes:
@@ -221,7 +228,7 @@ def replay(changes: Iterable[Change], samples: int) -> Peaks:
 
 
 def _state_bytes(config: OptimizerConfig, parameters: list[nn.Parameter]) -> int:
-    """Return the size of an optimiser's state after one step."""
+    """Return the bytes of an optimiser's state after one step."""
     copies = [nn.Parameter(torch.zeros_like(parameter)) for parameter in parameters]
     optimizer = build_optimizer(config, copies)
     for copy in copies:

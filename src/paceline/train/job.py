@@ -1,4 +1,7 @@
-"""Tasks of worker and server processes: warm up, train and return measurements, serve."""
+"""Functions that run in worker and server processes: warm up, train and return measurements, serve parameters.
+
+A server is a process that only holds parameters (parameter server). A launcher's pool calls these functions.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,11 @@ from paceline.train.replicas import mean_state, own_state, parameter_digest, rep
 from paceline.train.step import Arithmetic, build_objective, forward_backward
 from paceline.train.trainer import Trainer
 
-ROUNDING = 1e-12  # drift of bitwise equal replicas, whose mean is computed in float64
+ROUNDING = 1e-12  # largest drift that rounding causes between equal replicas, whose mean is computed in float64
 
 
 def warm_up() -> None:
-    """Run one training step of a small model.
+    """Run one training step of a small model, so that the first task of the process is not slowed down.
 
     The first optimiser of a process imports torch's compiler, which takes seconds.
     """
@@ -44,7 +47,7 @@ def warm_up() -> None:
 
 
 def make_trainer(context: Context, recipe: Recipe, strategy: str) -> Trainer:
-    """Load the data, build the model and set up the strategy of a worker."""
+    """Return the trainer of a worker, with data loaded, model built and strategy set up."""
     torch.manual_seed(recipe.seed)
     data = load_data(recipe.data, seed=recipe.seed)
     model = build_model(recipe.model.name, data)
@@ -52,14 +55,14 @@ def make_trainer(context: Context, recipe: Recipe, strategy: str) -> Trainer:
 
 
 def serve_job(context: Context, recipe: Recipe, strategy: str, **_: Any) -> None:
-    """Run a server, with the same data, model and optimiser as the workers."""
+    """Run a parameter server until the workers are done. Its data, model and optimiser come from the recipe."""
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model.name, load_data(recipe.data, seed=recipe.seed))
     serve(context, recipe, StrategySpec.parse(strategy, recipe.codec).build(), model)
 
 
 def serve(context: Context, recipe: Recipe, strategy: Strategy, model: nn.Module) -> None:
-    """Serve the workers until they are done. The workers send the initial weights."""
+    """Run the strategy's parameter server until the workers are done. The workers send the initial weights."""
     assert isinstance(strategy, Servers), "only strategies with servers start servers"
     train = recipe.train
     model = Arithmetic(train.precision, train.channels_last, context.device).place(model)
@@ -74,9 +77,10 @@ def train_job(
 ) -> WorkerReport:
     """Train, and return the measurements of this worker.
 
-    Rank 0 saves the mean model to the file `checkpoint` unless that is empty, and checkpoints of epochs in the same
-    folder. `folder` is the folder of a stored run. With `steps_per_block`, every other block of steps is not observed,
-    which shows the overhead of profiling.
+    Unless `checkpoint` is empty, rank 0 saves the model, averaged over workers, to this file, and checkpoints of epochs
+    in the same folder. `folder` is the folder of the run; if it is empty, measurements are not stored there. If
+    `steps_per_block` is not 0, only some groups of so many steps are recorded (see `is_measured`), which shows the
+    overhead of recording.
     """
     started = time.perf_counter()
     trainer = make_trainer(context, recipe, strategy)
@@ -115,7 +119,7 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> WorkerReport:
     )
     calls = sum(comm.counter.calls.values())
     links = _own_links(trainer.worker, predicted)
-    # Traffic of finish() is not counted in the steps above. Drift is measured before finish() removes it.
+    # Counted traffic, read above, excludes that of finish(). Drift is measured before finish() removes it.
     drift = replica_drift(trainer.model, comm)
     before_finish = trainer.evaluate() if drift > ROUNDING else None
     trainer.strategy.finish()
@@ -156,9 +160,9 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> WorkerReport:
 
 
 def _own_links(worker: Worker, predicted_operations: Counter) -> list[Link]:
-    """Return the counted and the predicted bytes of each link of this worker.
+    """Return the counted and the predicted bytes that this worker sent to each peer, and received from each server.
 
-    They include the bytes that servers sent to it.
+    `predicted_operations` are the operations that the strategy predicts for the run.
     """
     comm = worker.comm
     counted = bytes_by_link(comm, comm.counter)

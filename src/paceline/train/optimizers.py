@@ -1,4 +1,4 @@
-"""Optimisers by name (those of torch, and LARS and LAMB for large batches), and learning-rate schedules."""
+"""Optimisers of recipes, by name (torch's, and LARS and LAMB for large batches), and learning-rate schedules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paceline.recipe import OptimizerConfig, Recipe, ScheduleConfig
 def build_optimizer(config: OptimizerConfig, parameters: Iterable[nn.Parameter]) -> Optimizer:
     """Return the optimiser of a recipe.
 
-    The recipe's momentum applies to sgd and lars; the other optimisers use their usual constants.
+    The recipe's momentum applies only to sgd and lars. Adam, AdamW and LAMB use their default constants.
     """
     parameters = list(parameters)
     if not parameters:
@@ -33,7 +33,7 @@ def build_optimizer(config: OptimizerConfig, parameters: Iterable[nn.Parameter])
 
 
 def optimizer_class(name: str) -> type[Optimizer]:
-    """Return the class of the optimiser that `build_optimizer` returns."""
+    """Return the optimiser class with this name. Raises UsageError if there is none."""
     if name not in _CLASSES:
         raise unknown("optimizer", name, _CLASSES)
     return _CLASSES[name]
@@ -43,15 +43,15 @@ Group = dict[str, Any]  # torch's parameter group
 
 
 class _LayerwiseOptimizer(Optimizer):
-    """Base of optimisers that update each tensor as one layer.
+    """Base class of optimisers that update each tensor as one layer.
 
     A subclass implements `update`, which must not change gradients.
     """
 
-    only_reads_gradients = True
+    only_reads_gradients = True  # gradients may lie in memory that other workers read
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Call `update` for all parameters that have a gradient."""
+        """Call `update` for each parameter that has a gradient. Return the closure's loss, or None if there is none."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -164,7 +164,7 @@ def _norm(tensor: Tensor) -> Tensor:
 
 
 def _ratio(above: Tensor, below: Tensor) -> Tensor:
-    """Return above / below, or 1 if either is 0. The CPU does not wait for a GPU to compute it."""
+    """Return above / below, or 1 if either is 0. The result stays on the GPU, so that the CPU does not wait for it."""
     usable = (above > 0) & (below > 0)
     one = torch.ones_like(above)
     return torch.where(usable, above / torch.where(usable, below, one), one)
@@ -186,18 +186,18 @@ _CLASSES: dict[str, type[Optimizer]] = {
 
 
 def learning_rate(step: int, recipe: Recipe, *, steps_per_epoch: int, total_steps: int) -> float:
-    """Return the learning rate of a step, counted from 0.
+    """Return the learning rate of step `step`, counted from 0.
 
     Scaling: lr is the learning rate for a global batch of `base_batch` samples. The peak is lr times the ratio
     batch_size / base_batch (linear), lr times the square root of this ratio (sqrt), or lr itself (none).
 
-    Warm-up: linear over `warmup` epochs. With scaling, it goes from lr to the peak, as in Goyal et al. (2017). There is
-    no warm-up if scaling does not raise lr. Without scaling, warm-up goes from peak / (number of warm-up steps) in the
-    first step to the peak in the last warm-up step.
+    Warm-up: the learning rate rises linearly over `warmup` epochs. With scaling, it rises from lr to the peak, as in
+    Goyal et al. (2017), or is constant if the peak is not above lr. Without scaling, it rises from
+    peak / (number of warm-up steps) in the first step to the peak in the last warm-up step.
 
-    After warm-up, the schedule `step` multiplies the learning rate by step_factor every step_epochs epochs, counted
-    from the start of training. The schedule `cosine` lowers it over the remaining steps; it would reach 0 one step
-    after the last.
+    After warm-up, the schedule `constant` keeps the peak. The schedule `step` multiplies the peak by step_factor every
+    step_epochs epochs, counted from the start of training. The schedule `cosine` lowers the learning rate over the
+    remaining steps, so that it would reach 0 one step after the last.
     """
     schedule, lr = recipe.schedule, recipe.optimizer.lr
     peak = lr * _scale(schedule, recipe.batch_size)

@@ -1,6 +1,7 @@
-"""The oracle: one process that computes the steps of all workers and averages their gradients.
+"""The oracle: the reference result for every strategy, computed by one process.
 
-Strategies are verified by comparison with the oracle.
+The process computes the gradients of all workers one after the other, averages them, and makes one optimiser step.
+`paceline verify` and the tests compare strategies with it.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ def oracle_steps(
     num_workers: int,
     on_spread: Callable[[float], None] | None = None,
 ) -> Iterator[dict[str, Tensor]]:
-    """Yield the parameters after each step of exactly synchronised workers.
+    """Yield a copy of the parameters after each step of exactly synchronised workers.
 
-    Gradients are averaged in the model's precision, added in order of rank. With BatchNorm `sync` the global batch is
-    computed as one batch. `on_spread` receives, in every step, the sum of the norms of the workers' gradients over the
-    norm of their sum: 1 or more, and larger the more they cancel.
+    Gradients are weighted by the workers' numbers of samples, and added in order of rank and in the model's precision.
+    With BatchNorm mode `sync` the global batch is computed as one batch. In every step, `on_spread` is called with the
+    sum of the norms of the weighted gradients, divided by the norm of their sum. This number is at least 1, and grows
+    with the amount of cancellation between workers.
     """
     alone = GlobalBatch(ThreadsComm.world(1)[0])
     arithmetic = Arithmetic(recipe.train.precision)

@@ -1,6 +1,7 @@
-"""Record a worker's run: with the observers of its recipe, synchronised clocks, and all files sent to rank 0.
+"""Recording of a worker's training run: attaches observers to the training loop, and collects all files on rank 0.
 
-A new observer is added in `make_observers`.
+Observers receive callbacks in every step: they record times, sample resources, profile, inject delays or report
+progress. `make_observers` creates them from the recipe; add new observers there.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from paceline.train.trainer import Trainer
 
 
 def make_observers(recipe: Recipe, context: Context, recorder: Recorder | None = None) -> list[Observer]:
-    """Return the observers of one worker except its recorder.
+    """Return the observers of one worker except its recorder, which writes the file of the worker's steps.
 
-    They are called after the recorder, in the order returned.
+    They are called after `recorder`, in the order of the list. `recorder` is None if no file is written.
     """
     observers: list[Observer] = []
     injections = [one for one in map(Injection.parse, recipe.measure.inject) if one.rank == context.rank]
@@ -57,10 +58,11 @@ def make_observers(recipe: Recipe, context: Context, recorder: Recorder | None =
 
 @contextmanager
 def recording(trainer: Trainer, *, folder: str, steps_per_block: int) -> Iterator[None]:
-    """Record the training that runs in the block. All workers must enter the block together.
+    """Record the training that runs in the `with` block. All workers must enter it together.
 
-    `folder` is the folder of the run on rank 0. A worker that cannot see it writes to a temporary folder, and sends its
-    files to rank 0 when the block ends.
+    `folder` is the folder of the run on rank 0; if it is empty, no files are written. A worker on a host without this
+    folder writes to a temporary folder, and sends its files to rank 0 when the `with` block ends. If `steps_per_block`
+    is not 0, only some groups of so many consecutive steps are recorded (see `is_measured`), to measure the overhead.
     """
     context, comm = trainer.context, trainer.context.comm
     shared = broadcast_text(comm, folder)

@@ -1,4 +1,4 @@
-"""Functions on the replicas of all workers: make them equal, compare, average and save them."""
+"""Functions on the model replicas of all workers: make them equal, compare, average and save them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paceline.errors import RunError
 def make_equal(model: nn.Module, comm: Comm) -> None:
     """Broadcast the parameters and buffers of rank 0 to all workers.
 
-    A user's factory may build different ones on each worker.
+    This is necessary because a user's model function may initialise the model differently on each worker.
     """
     if comm.world_size == 1:
         return
@@ -29,7 +29,7 @@ def make_equal(model: nn.Module, comm: Comm) -> None:
 
 
 def parameter_digest(model: nn.Module) -> str:
-    """Return a hash of all bits of the parameters."""
+    """Return a hash (SHA-256, hexadecimal) of the names and bits of all parameters."""
     return _digest({name: p.detach() for name, p in model.named_parameters()})
 
 
@@ -43,7 +43,10 @@ def all_equal(model: nn.Module, comm: Comm) -> bool:
 
 
 def replica_drift(model: nn.Module, comm: Comm) -> float:
-    """Return the drift of the replicas: max over workers of ||w - mean|| / ||mean||."""
+    """Return the drift of the replicas: the maximum over workers of ||w - mean|| / ||mean||.
+
+    w are the parameters of a worker, and mean is the average of w over all workers.
+    """
     if comm.world_size == 1:
         return 0.0
     sums = torch.zeros(2, dtype=torch.float64)
@@ -64,7 +67,10 @@ def own_state(model: nn.Module) -> dict[str, Tensor]:
 
 
 def mean_state(model: nn.Module, comm: Comm) -> dict[str, Tensor]:
-    """Return the state_dict on the CPU, with its floating-point tensors averaged over all workers."""
+    """Return the state_dict on the CPU, with its floating-point tensors averaged over all workers.
+
+    Other tensors are those of this worker.
+    """
     state = own_state(model)
     if all_equal(model, comm):
         return state
@@ -77,7 +83,7 @@ def mean_state(model: nn.Module, comm: Comm) -> dict[str, Tensor]:
 
 
 def save_weights(state: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
-    """Write weights to a safetensors file, atomically."""
+    """Write weights to a safetensors file: first to a temporary file, which then replaces `path` atomically."""
     temporary = path.with_name(path.name + ".part")
     try:
         save_file(state, temporary, metadata=metadata)

@@ -1,4 +1,7 @@
-"""Loss, forward and backward pass on one worker's batch, the same for all strategies and the oracle."""
+"""Computation of one worker in a training step: forward pass, loss and backward pass on its batch.
+
+The training loop uses it with every strategy. The single-process reference (`oracle.py`) uses it too.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,16 @@ from paceline.plugins import is_reference, load_reference
 from paceline.train.context import CPU
 
 CROSS_ENTROPY = "cross-entropy"
-_IGNORED = -100  # the class that F.cross_entropy ignores
+_IGNORED = -100  # the target that F.cross_entropy ignores
 
 
 @dataclass(frozen=True)
 class Objective:
-    """A loss with an optional accuracy."""
+    """A loss with an optional accuracy.
+
+    `count_correct` returns the numbers of correct and of all predictions, `fraction_correct` a fraction from 0 to 1. At
+    most one of them is set.
+    """
 
     name: str
     mean_loss: Callable[[Any, Any], Tensor]
@@ -55,13 +62,13 @@ class Objective:
         fraction = float(self.fraction_correct(output, target))
         if not 0 <= fraction <= 1:
             raise UsageError(f"accuracy of loss {self.name!r} returned {fraction:g}; return a fraction from 0 to 1")
-        # Elements rather than samples, so that a fraction of positions becomes a whole number too.
+        # Count elements of the target rather than samples: a fraction of text positions, too, becomes a whole number.
         num_targets = first_tensor(target).numel()
         return round(fraction * num_targets), num_targets
 
 
 def build_objective(name: str) -> Objective:
-    """Return cross-entropy or the user's loss(output, target).
+    """Return the objective for a loss name: `cross-entropy`, or `file.py:function` for the user's own function.
 
     If the user's file also defines `accuracy`, it becomes the accuracy of the objective.
     """
@@ -79,13 +86,13 @@ def _accuracy_in_same_file(name: str) -> Callable[[Any, Any], float] | None:
     module, _, _ = name.partition(":")
     try:
         accuracy = load_reference(f"{module}:accuracy", "accuracy")
-    except UsageError:  # the file is loaded already, so it has no such function
+    except UsageError:  # the file has been loaded before, so this error means that it defines no accuracy
         return None
     return accuracy if callable(accuracy) else None
 
 
 def _count_classes(output: Tensor, target: Tensor) -> tuple[int, int]:
-    """Count correct predictions, and all predictions.
+    """Return the number of correct predictions, and the number of predictions whose target is not ignored.
 
     As in F.cross_entropy, dimension 1 of the output is the class.
     """
@@ -127,7 +134,7 @@ class Arithmetic:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Mean loss of a worker's batch, and its numbers of correct predictions, predictions and samples."""
+    """Mean loss of one worker's batch, and its numbers of correct predictions, of all predictions and of samples."""
 
     loss: float
     num_right: int
@@ -148,10 +155,12 @@ def forward_backward(
     before_last: Callable[[], AbstractContextManager[Any]] = nullcontext,
     observers: Observers = NO_OBSERVERS,
 ) -> Outcome:
-    """Add the gradient of the batch's mean loss to the parameters, in at least `least_pieces` micro-batches.
+    """Run forward and backward on a batch, split into micro-batches, and return its loss and accuracy counts.
 
-    `before_last` returns the context manager in which every micro-batch except the last runs: strategies synchronise
-    during the last one.
+    The gradient of the batch's mean loss times `loss_scale` is added to `.grad` of the parameters; the returned loss is
+    not scaled. The micro-batches have at most `micro_batch_size` samples (None: no limit), and there are at least
+    `least_pieces` of them, but never more than samples. Every micro-batch except the last runs in a context manager
+    that `before_last` returns, because strategies synchronise gradients only during the last one.
     """
     total = num_samples(inputs)
     num_pieces = -(-total // micro_batch_size) if micro_batch_size else 1
@@ -182,7 +191,7 @@ def forward_backward(
 
 @torch.no_grad()
 def forward(model: nn.Module, inputs: Tree, target: Tree, *, objective: Objective, arithmetic: Arithmetic) -> Outcome:
-    """Compute loss and accuracy of a batch without gradients."""
+    """Return loss and accuracy counts of a batch, computed without gradients."""
     inputs, target = arithmetic.prepare(inputs), arithmetic.prepare(target)
     with arithmetic.autocast():
         output = call_model(model, inputs)

@@ -1,4 +1,4 @@
-"""The training loop of one worker."""
+"""The training loop of one worker, for all strategies."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from paceline.train.step import Arithmetic, Outcome, build_objective, forward_ba
 class History:
     """Measurements of a worker's steps (56 bytes per step) and its evaluations, for its `WorkerReport`."""
 
-    iteration_s: array[float] = field(default_factory=lambda: array("d"))  # including data
+    iteration_s: array[float] = field(default_factory=lambda: array("d"))  # whole step, including data loading
     data_s: array[float] = field(default_factory=lambda: array("d"))
     loss: array[float] = field(default_factory=lambda: array("d"))
     num_right: array[int] = field(default_factory=lambda: array("q"))
@@ -47,7 +47,7 @@ class History:
     num_samples: array[int] = field(default_factory=lambda: array("q"))
     step_sent_bytes: array[int] = field(default_factory=lambda: array("q"))  # cumulative, as counted by the comm
     evaluations: list[Evaluation] = field(default_factory=list)
-    train_s: float = 0.0  # the loop without evaluations
+    train_s: float = 0.0  # duration of the loop without evaluations and checkpoints
 
     def add(self, outcome: Outcome, *, iteration_s: float, data_s: float, sent_bytes: int) -> None:
         self.iteration_s.append(iteration_s)
@@ -59,7 +59,10 @@ class History:
         self.num_samples.append(outcome.num_samples)
 
     def since(self, first_step: int) -> Score:
-        """Return training loss and accuracy over this worker's samples, from step `first_step` on."""
+        """Return mean training loss and accuracy of this worker's samples, from step `first_step` on.
+
+        Without samples the loss is NaN. Without predictions the accuracy is None.
+        """
         samples, answers = sum(self.num_samples[first_step:]), sum(self.num_answers[first_step:])
         pairs = zip(self.loss[first_step:], self.num_samples[first_step:], strict=True)
         loss = sum(loss * count for loss, count in pairs) / samples if samples else float("nan")
@@ -67,7 +70,7 @@ class History:
 
 
 class Trainer:
-    """One worker: a replica, its shard of the data, and a strategy that synchronises it with its peers."""
+    """One worker: a replica of the model, a shard of the data, and a strategy that synchronises the replicas."""
 
     def __init__(
         self,
@@ -111,7 +114,7 @@ class Trainer:
     def observe(self, observers: Sequence[Observer], *, steps_per_block: int = 0) -> None:
         """Set the observers of the training loop.
 
-        With `steps_per_block`, they observe every other block of that many steps.
+        If `steps_per_block` is not 0, they observe only some groups of so many consecutive steps (see `is_measured`).
         """
         synchronize = self._synchronize if self.context.device.type == "cuda" else None
         self.observers = Observers(observers, synchronize, steps_per_block=steps_per_block)
@@ -119,10 +122,10 @@ class Trainer:
     def run(
         self, on_step: Callable[[int], None] | None = None, on_epoch: Callable[[int], None] | None = None
     ) -> History:
-        """Train all steps, or until the target accuracy is reached.
+        """Train for all steps, or until the target accuracy is reached, and return the measurements.
 
         `on_step` is called after every step, `on_epoch` after every epoch. The training time includes `on_step`, but
-        neither `on_epoch` nor evaluations.
+        neither `on_epoch` nor evaluations. Gradient hooks are removed at the end, so a trainer can run only once.
         """
         self.model.train()
         untimed_s = 0.0
@@ -204,7 +207,7 @@ class Trainer:
         self.global_batch.has_samples = has_samples
         scale = loss_scale_of(strategy) if has_samples else 0.0
         self.global_batch.gradient_share = worker.weight / scale if scale else 0.0
-        # A worker without samples computes on a placeholder, which must not change unsynchronised statistics.
+        # A worker without samples computes on samples of rank 0, which must not change its own running statistics.
         is_placeholder = not has_samples and self.recipe.train.batchnorm != "sync"
         saved = [buffer.clone() for buffer in self._running_statistics()] if is_placeholder else []
         outcome = forward_backward(
@@ -222,7 +225,7 @@ class Trainer:
         for buffer, value in zip(self._running_statistics() if saved else [], saved, strict=True):
             buffer.copy_(value)
         for parameter in worker.parameters:
-            gradient_of(parameter)  # zeros if no worker used it, so that results do not depend on the number of workers
+            gradient_of(parameter)  # sets zeros where this worker has no gradient: every world size gives equal results
         begin = observers.begin_phase(COMMUNICATION)
         strategy.after_backward()
         observers.end_phase(COMMUNICATION, begin)

@@ -1,7 +1,7 @@
-"""Models, data and losses passed as objects, registered under names so that a recipe can refer to them.
+"""Models, data and losses that the user passes as Python objects, registered under names that a recipe can contain.
 
-The recipe refers to a registered object as `paceline.train.user_objects:NAME`, like to a user's file. Worker processes
-receive the objects through a pipe from their parent process.
+A recipe refers to a registered object as `paceline.train.user_objects:NAME`, just as it refers to a function in a
+user's file. Worker processes receive the objects through a pipe from their parent process.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ def register(name: str, value: Any) -> str:
 
 
 def pack(names: Sequence[str]) -> bytes:
-    """Pickle objects for worker processes; raise UsageError for objects that another process could not import."""
+    """Pickle the objects registered under `names` for worker processes.
+
+    Raises UsageError for objects that cannot be pickled, or whose class or function is defined in the main program.
+    """
     values = {name: _objects[name] for name in names}
     try:
         data = pickle.dumps(values)
@@ -72,7 +75,7 @@ _REMEDY = "define them in a file, and import them from there or pass its name: '
 
 
 def unpack(data: bytes) -> None:
-    """Register objects that the parent process packed. Only pass bytes from the parent's pipe."""
+    """Register the objects that the parent process packed. Unsafe for bytes from anywhere else, which are unpickled."""
     _objects.update(pickle.loads(data))
 
 
