@@ -1,4 +1,4 @@
-"""Communication backends: point-to-point messages and collectives between workers."""
+"""Communication backends ("comms"): point-to-point messages and collectives between workers."""
 
 from paceline.comm.base import Comm, CommConfig, CommError
 from paceline.comm.collectives import CompletedWork, Reduction, SharedVector, Work

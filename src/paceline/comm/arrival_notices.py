@@ -1,8 +1,8 @@
-"""Arrival notices: a short message that precedes every message between nodes, for `recv_any`.
+"""Notices of messages between nodes, from which `recv_any` of comm `hierarchical` learns which peer has sent.
 
-Gloo can block on a receive from any source, but can neither poll for a message nor cancel the receive. So the sender
-announces each message between nodes, a thread receives the notices, and `recv_any` reads from them which peer has sent
-a message.
+`recv_any` waits for a message in shared memory or on the network, whichever arrives first. Gloo can block on a receive
+from any source, but can neither poll for a message nor cancel the receive. So each sender sends a short notice before
+every message to another node. A thread of the receiver collects the notices.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import torch
 from paceline.comm.base import CommError
 from paceline.comm.torch import TorchComm
 
-CLOSED = -1  # in place of a tag: the last notice of a peer
-MAX_PENDING = 64  # notices being sent
+CLOSED = -1  # sent in place of a tag: this notice is the peer's last
+MAX_PENDING = 64  # with more notices in transit, `announce` waits for the oldest
 FOREVER = timedelta(days=365)
 CLOSE_S = 5.0  # time limit for the peers' last notices; after it the thread is left to end with the process
 
@@ -32,8 +32,8 @@ class ArrivalListener:
         self._comm, self._wake = comm, wake
         self._peers = list(peers)
         self._gloo: Any = comm._gloo
-        self._arrived: list[tuple[int, int]] = []  # (peer, tag) of unclaimed messages, in order of arrival
-        self._claimed: Counter[tuple[int, int]] = Counter()  # receives from a named peer that precede their notice
+        self._arrived: list[tuple[int, int]] = []  # (peer, tag) of announced messages without a receive
+        self._claimed: Counter[tuple[int, int]] = Counter()  # receives posted before their notice arrived
         self._lock = threading.Lock()
         self._error = ""
         self._sent: deque[Any] = deque()  # pending sends; they keep the tensors alive
@@ -42,7 +42,7 @@ class ArrivalListener:
         self._thread.start()
 
     def announce(self, peer: int, tag: int) -> None:
-        """Send a peer the notice that a message with this tag follows."""
+        """Send a peer the notice that a message with this tag will follow."""
         notice = torch.tensor([tag])
         self._sent.append(self._gloo.send([notice], peer, 0))
         if len(self._sent) > MAX_PENDING:
@@ -57,7 +57,10 @@ class ArrivalListener:
                 self._claimed[peer, tag] += 1
 
     def has(self, tag: int) -> bool:
-        """Return whether a peer has announced a message with this tag that no receive has claimed."""
+        """Return whether a peer has announced a message with this tag that no receive has claimed.
+
+        Raise CommError if there is none and notices can no longer be received.
+        """
         with self._lock:
             if any(other == tag for _, other in self._arrived):
                 return True
@@ -66,7 +69,7 @@ class ArrivalListener:
         return False
 
     def take(self, tag: int) -> int:
-        """Claim the first announced message with this tag; return its sender."""
+        """Claim the first announced message with this tag and return its sender. Requires that `has` is True."""
         with self._lock:
             index = next(index for index, (_, other) in enumerate(self._arrived) if other == tag)
             return self._arrived.pop(index)[0]

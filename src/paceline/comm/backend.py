@@ -1,7 +1,7 @@
 """The torch.distributed backend `paceline`: stock DDP and a user's own collectives run on shared memory.
 
-The backend is registered as soon as both torch and paceline are imported, in either order. So other modules of
-paceline are imported only when a group is created.
+The backend is registered as soon as both torch and paceline are imported, in either order. To keep that import short,
+this module imports other modules of paceline only when a group is created.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ NAME = "paceline"
 
 
 def register() -> None:
-    """Register the backend with torch.distributed, if torch was built with it."""
+    """Register the backend with torch.distributed, if torch was built with torch.distributed."""
     if dist.is_available() and NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
 
 
 def _create(options: Any, backend_options: Any) -> Any:
-    """Create a process group: on shared memory if at least two workers share a host, else gloo."""
+    """Create a process group: on shared memory if some workers share a host, else gloo.
+
+    It is gloo too if a worker cannot use shared memory or a host has more than MAX_WORKERS workers.
+    """
     del backend_options
     rank, world_size, timeout = options.group_rank, options.group_size, options.timeout
-    # A store may outlive its group: the next group of the same name must not read the addresses of the last one.
+    # A store may outlive its group: a later group of the same name must not read the addresses of an earlier one.
     generation = options.store.add(f"generation/{rank}", 1)
     store = dist.PrefixStore(f"{NAME}{generation}", options.store)
     gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, world_size, timeout=timeout)

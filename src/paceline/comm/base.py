@@ -1,7 +1,9 @@
-"""The interface of communication backends, which also counts everything that a strategy sends.
+"""The interface of communication backends ("comms"), which also counts everything that a strategy sends.
 
-A comm implements point-to-point messages. It inherits collectives built from messages (collectives.py) and overrides
-those that its medium does faster. A strategy predicts its operations; the comm converts them to bytes on its medium.
+A comm must implement point-to-point messages. It inherits collectives built from messages (collectives.py) and
+overrides those that it can do faster. A strategy predicts its operations, such as an all-reduce of a tensor; the comm
+converts operations to the bytes that it transfers. The medium of an operation says what carries these bytes: "network"
+(sockets, nccl) or "memory" (shared by the workers of one host).
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _NOT_RECORDED = nullcontext()
 
 
 class CommError(RunError):
-    """A peer did not answer in time or has ended; the cause is usually in that worker."""
+    """Raised if a peer does not answer within the time limit or has ended; the cause is usually in that worker."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +36,7 @@ class CommConfig:
     rank: int
     world_size: int
     store: Any
-    node: str = "0"  # workers with the same value share a host
+    node: str = "0"  # the worker's host: workers with the same value share one
     local_rank: int = 0
     timeout_s: float = 60.0
     address: str = ""  # the local address that peers reach this worker at; empty lets the comm find one
@@ -42,12 +44,15 @@ class CommConfig:
 
 
 class Comm(MessageCollectives):
-    """One worker's connection to its peers. Tensors must be contiguous; results are identical on every worker."""
+    """One worker's connection to its peers. Tensors must be contiguous.
+
+    Sums are bit-identical on all workers that receive them.
+    """
 
     name: ClassVar[str] = ""
-    between_processes: ClassVar[bool] = True  # whether workers may be processes
-    between_nodes: ClassVar[bool] = True  # whether they may be on several hosts
-    medium: ClassVar[str] = "network"  # or memory, if nothing leaves the host
+    between_processes: ClassVar[bool] = True  # whether it connects processes; False: only threads
+    between_nodes: ClassVar[bool] = True  # whether workers may be on several hosts
+    medium: ClassVar[str] = "network"  # "network", or "memory" if no data leaves the host
 
     @classmethod
     def unavailable(cls) -> str:
@@ -56,14 +61,14 @@ class Comm(MessageCollectives):
 
     @classmethod
     def connect(cls, config: CommConfig) -> Comm:
-        """Open a connection. Every worker of the world must call this at about the same time."""
+        """Connect this worker to its peers. All workers must call it, within the time limit of each other."""
         raise NotImplementedError(f"comm {cls.name} does not connect processes ({config})")
 
     def __init__(self, rank: int, world_size: int) -> None:
         super().__init__(rank, world_size)
         self.counter = Counter()
         self.listener: CommListener | None = None  # receives every counted operation
-        self.launched: list[LaunchedGroup] = []  # operations that DDP started and waits for
+        self.launched: list[LaunchedGroup] = []  # operations that DDP started in this backward
         self._numbers = OperationNumbers()
         self._is_counting = True
 
@@ -84,7 +89,7 @@ class Comm(MessageCollectives):
         self.irecv(tensor, peer, tag).wait()
 
     def recv_any(self, tensor: Tensor, tag: int = 0) -> int:
-        """Receive a message from the first peer that sends one; return its rank."""
+        """Receive a message with this tag from any peer; return the peer's rank."""
         begin = perf_counter()
         peer = self._recv_any(tensor, tag)
         span = self._begin("recv", tensor, peer, tag)
@@ -101,14 +106,14 @@ class Comm(MessageCollectives):
             self._all_reduce(tensor)
 
     def iall_reduce(self, tensor: Tensor) -> Work:
-        """Start an all-reduce; do not read or write the tensor before the work has been waited for."""
+        """Start an all-reduce (a sum). Do not read or write the tensor before `wait()` of the returned work."""
         span = self._begin("all_reduce", tensor)
         return self._observed(self._iall_reduce(tensor), span)
 
     def ireduce_scatter(self, output: Tensor, tensor: Tensor) -> Work:
-        """Start a reduce-scatter: the sum is divided into N equal parts, and `output` receives this worker's part.
+        """Start a reduce-scatter: the sum is divided into N equal slices, and `output` receives slice `rank`.
 
-        `output` may be a view of this worker's own part of `tensor`.
+        `output` may be a view of that slice of `tensor`.
         """
         assert output.numel() * self.world_size == tensor.numel(), "parts of a reduce-scatter are equal"
         span = self._begin("reduce_scatter", tensor)
@@ -123,12 +128,12 @@ class Comm(MessageCollectives):
             self._broadcast(tensor, root)
 
     def gather(self, tensor: Tensor, root: int = 0) -> list[Tensor]:
-        """Return all workers' tensors in order of rank on the root, an empty list elsewhere."""
+        """Return all workers' tensors in order of rank on the root; return an empty list on other workers."""
         with self._recorded("gather", tensor, root):
             return self._gather(tensor, root)
 
     def scatter(self, tensor: Tensor, pieces: list[Tensor], root: int = 0) -> None:
-        """Fill each worker's tensor with its piece of the root's list; `pieces` is empty on the other workers."""
+        """Copy element `rank` of the root's list `pieces` to each worker's tensor; other workers pass an empty list."""
         with self._recorded("scatter", tensor, root):
             self._scatter(tensor, pieces, root)
 
@@ -138,15 +143,18 @@ class Comm(MessageCollectives):
             return self._all_gather(tensor)
 
     def barrier(self) -> None:
-        """Wait until all workers have called this. A barrier is recorded, but not counted as traffic."""
+        """Wait until all workers have called this. The listener records barriers, but they do not count as traffic."""
         with (self._open("barrier", 0) if self._is_counting else None) or _NOT_RECORDED:
             self._barrier()
 
     def progress(self) -> None:
-        """Advance pending operations without blocking, for comms that move bytes in the worker's own thread."""
+        """Advance pending operations without blocking; by default do nothing.
+
+        A comm overrides it if it moves bytes in the worker's own thread.
+        """
 
     def settle(self, end: float) -> None:
-        """Report DDP's operations of a backward that ended at `end`; DDP started them and waited for them itself."""
+        """Report to the listener the operations that DDP ran during a backward that ended at time `end`."""
         if self.launched:
             launched, self.launched = self.launched, []
             settle(launched, end)
@@ -156,18 +164,21 @@ class Comm(MessageCollectives):
     def reduction(self, numel: int, dtype: torch.dtype, device: torch.device, *, shared: bool = False) -> Reduction:
         """Allocate a vector of zeros that is summed over workers repeatedly.
 
-        With `shared`, peers may read the sum in the same memory, so the caller must not write to it.
+        With `shared`, all workers may read the sum in the same memory, so none of them may write to it.
         """
         del shared
         return Reduction(self, torch.zeros(numel, dtype=dtype, device=device))
 
     def shared_vector(self, numel: int, dtype: torch.dtype, device: torch.device) -> SharedVector:
-        """Allocate a vector of zeros of which each worker writes its own parts and reads all parts."""
+        """Allocate a vector of zeros. Each worker writes its own slices of it and reads all slices."""
         return SharedVector(self, torch.zeros(numel, dtype=dtype, device=device))
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
-        """Exclude traffic that is not part of a strategy: initial weights, evaluation, statistics."""
+        """Return a context in which operations are neither counted nor recorded.
+
+        It is used for traffic that is not part of a strategy: initial weights, evaluation, statistics.
+        """
         before, self._is_counting = self._is_counting, False
         try:
             yield
@@ -175,12 +186,12 @@ class Comm(MessageCollectives):
             self._is_counting = before
 
     def wire(self) -> Wire:
-        """Return the bytes that all operations counted so far put on the medium."""
+        """Return the bytes that this worker has sent and received in all operations counted so far."""
         return self.predict(self.counter, self.rank, self.world_size)
 
     @classmethod
     def predict(cls, counter: Counter, rank: int, world_size: int) -> Wire:
-        """Return the bytes that counted operations of one worker put on this comm's medium."""
+        """Return the bytes that one worker sends and receives over this comm for the operations in `counter`."""
         sent = received = 0.0
         for (op, peer), nbytes in counter.nbytes.items():
             out, into = cls.wire_factors(op, peer, rank, world_size)
@@ -190,7 +201,10 @@ class Comm(MessageCollectives):
 
     @classmethod
     def wire_factors(cls, op: str, peer: int | None, rank: int, world_size: int) -> tuple[float, float]:
-        """Return the bytes sent and received per byte of an operation's tensor, here for the default collectives."""
+        """Return how many bytes one worker sends and receives in an operation, per byte of the tensor.
+
+        The factors here are those of the default collectives (collectives.py).
+        """
         others = world_size - 1
         is_root = rank == (peer or 0)
         factors = {
@@ -207,7 +221,7 @@ class Comm(MessageCollectives):
 
     @classmethod
     def sent_to(cls, op: str, peer: int | None, rank: int, world_size: int) -> dict[int, float]:
-        """Return how many bytes a worker sends to each rank in one operation, as a multiple of the tensor's size."""
+        """Return how many bytes a worker sends to each rank in one operation, per byte of the tensor."""
         sent, _ = cls.wire_factors(op, peer, rank, world_size)
         root = peer or 0
         if op == "send" or (op in ("gather", "all_reduce") and rank != root):
@@ -216,13 +230,13 @@ class Comm(MessageCollectives):
 
     @staticmethod
     def spread_evenly(sent: float, rank: int, world_size: int) -> dict[int, float]:
-        """Divide sent bytes equally among the other workers."""
+        """Return `sent` divided equally among the other ranks; empty if `sent` is 0."""
         return {other: sent / (world_size - 1) for other in range(world_size) if other != rank} if sent else {}
 
     def process_group(self) -> Any:
-        """Return a torch.distributed process group on this comm that counts its traffic.
+        """Return a torch.distributed process group over this comm's workers; its traffic is counted here.
 
-        Raises NotImplementedError if the comm has none.
+        Raise NotImplementedError if the comm cannot provide one.
         """
         raise NotImplementedError(f"comm {self.name} has no torch process group; use comm torch")
 
@@ -230,14 +244,14 @@ class Comm(MessageCollectives):
         """Close connections; the comm cannot be used afterwards."""
 
     def _recorded(self, op: str, tensor: Tensor, root: int | None = None) -> AbstractContextManager[object]:
-        """Count an operation that ends with the `with` block, and record its span."""
+        """Count an operation; return a context manager that reports its end to the listener, if there is one."""
         return self._begin(op, tensor, root) or _NOT_RECORDED
 
     def _begin(self, op: str, tensor: Tensor, peer: int | None = None, tag: int = 0) -> OpenOperation | None:
         return self._begin_bytes(op, tensor.numel() * tensor.element_size(), peer, tag)
 
     def _begin_bytes(self, op: str, nbytes: int, peer: int | None = None, tag: int = 0) -> OpenOperation | None:
-        """Count an operation; return it as an open span if a listener records it."""
+        """Count an operation; return it as an OpenOperation if the listener records this step, else None."""
         if not self._is_counting:
             return None
         self.counter.add(Operation(op, nbytes, peer))
@@ -257,7 +271,7 @@ class Comm(MessageCollectives):
         return self.medium
 
     def _observed(self, work: Work, span: OpenOperation | None) -> Work:
-        """Wrap the work so that it reports its completion, if the operation is recorded."""
+        """Return work that reports its completion to the listener; `work` itself if the operation is not recorded."""
         if span is None:
             return work
         if isinstance(work, CompletedWork):  # done during the call

@@ -1,6 +1,6 @@
 """Default implementations for communication backends: collectives built from messages, vectors in private memory.
 
-A comm overrides those that its medium does faster.
+A communication backend (comm) overrides those that it can do faster.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CompletedWork:
 
 
 class MessageCollectives(ABC):
-    """Base class with collectives built from messages between workers. They do not count traffic."""
+    """Base class of `Comm`: collectives built from messages between workers. Its methods do not count traffic."""
 
     def __init__(self, rank: int, world_size: int) -> None:
         self.rank = rank
@@ -108,12 +108,12 @@ class MessageCollectives(ABC):
 
 @dataclass
 class _SumOfParts:
-    """A reduce-scatter in progress that adds the parts in order of rank when all have arrived."""
+    """A reduce-scatter in progress: `wait` adds the slices from all workers, in order of rank."""
 
     comm: MessageCollectives
     output: Tensor
-    own: Tensor
-    received: Tensor
+    own: Tensor  # this worker's contribution to its own slice
+    received: Tensor  # one row per worker
     works: list[Work]
 
     def wait(self) -> None:
@@ -130,12 +130,16 @@ def wait_all(works: Sequence[Work]) -> None:
 
 
 class Reduction:
-    """A vector that is summed over workers range by range, each range as soon as the worker has filled it."""
+    """A vector, such as a model's gradients, that workers sum in every step.
+
+    It is summed range by range, so that the first ranges are summed while backward computes the others. A range is a
+    contiguous slice `begin:end` of the vector, such as a gradient bucket.
+    """
 
     def __init__(self, comm: Comm, own: Tensor) -> None:
         self.comm = comm
         self.own = own  # this worker's contribution
-        self.result = own  # the sums
+        self.result = own  # the sums; by default they replace the contribution
 
     def start(self, begin: int, end: int, fill: Callable[[], None] | None = None) -> Work:
         """Start the sum of a range. Every worker must start the same ranges in the same order.
@@ -147,29 +151,35 @@ class Reduction:
         return self.comm.iall_reduce(self.own[begin:end])
 
     def start_scatter(self, begin: int, end: int, fill: Callable[[], None] | None = None) -> Work:
-        """Start a reduce-scatter: the result holds only this worker's part of N equal parts of the range."""
+        """Start a reduce-scatter of a range: afterwards `result` holds the sum in this worker's `part` only."""
         if fill is not None:
             fill()
         part = self.part(begin, end)
         return self.comm.ireduce_scatter(self.result[part], self.own[begin:end])
 
     def part(self, begin: int, end: int) -> slice:
-        """Return this worker's part (one of N equal parts) of a range."""
+        """Return the slice of a range that belongs to this worker: ranges are divided into N equal slices."""
         size = (end - begin) // self.comm.world_size
         return slice(begin + self.comm.rank * size, begin + (self.comm.rank + 1) * size)
 
 
 class SharedVector:
-    """A vector that is equal on all workers after each `gather`, in shared memory if the comm has it, else copied."""
+    """A vector that is equal on all workers after each `gather`. Here every worker has its own copy.
 
-    is_one_memory: ClassVar[bool] = False
+    A comm with shared memory provides a subclass in which all workers use the same memory.
+    """
+
+    is_one_memory: ClassVar[bool] = False  # whether all workers use the same memory
 
     def __init__(self, comm: Comm, memory: Tensor) -> None:
         self.comm = comm
         self.memory = memory
 
     def gather(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Exchange each range: every worker has written its own of N equal parts, and receives the others."""
+        """All-gather each range `(begin, end)` of the vector.
+
+        A range is divided into N equal slices. Every worker has written slice `rank` and receives the other slices.
+        """
         for begin, end in ranges:
             size = (end - begin) // self.comm.world_size
             mine = begin + self.comm.rank * size

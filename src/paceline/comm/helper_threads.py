@@ -1,6 +1,7 @@
-"""Helper threads that copy and add tensors on free cores.
+"""Helper threads with which comm `shm` copies and adds tensors on free cores.
 
-Jobs are torch operations, which release the interpreter lock; between jobs the threads wait in native code.
+Their jobs are torch operations, which release the interpreter lock; between jobs the threads wait in native code. A
+long tensor is divided into blocks, which several threads process in parallel.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ MAX_HELPERS = 3  # beyond this, memory bandwidth is the limit
 
 
 def spare_cores(num_workers: int) -> int:
-    """Return the number of free cores per worker of this host."""
+    """Return how many helper threads each worker of this host can have without sharing cores: 0 to MAX_HELPERS."""
     return max(min(len(os.sched_getaffinity(0)) // num_workers - 1, MAX_HELPERS), 0)
 
 
@@ -41,7 +42,7 @@ class HelperThreads:
         self._jobs.put(job)
 
     def share(self, job: Job, count: int) -> None:
-        """Let up to `count` of the unordered threads process blocks of a SharedJob."""
+        """Make up to `count` of the unordered threads call `job`, which is the method `run` of a SharedJob."""
         for _ in range(min(count, self.size - 1)):
             self._shared_jobs.put(job)
 
@@ -54,7 +55,10 @@ class HelperThreads:
 
 
 class SharedJob(Generic[Block]):
-    """A job whose blocks several threads process; the thread that completes the last block calls `when_done`."""
+    """A job divided into blocks. Every thread that calls `run` processes blocks until none is left.
+
+    The thread that completes the last block calls `when_done`, with the error of a block if one failed.
+    """
 
     def __init__(self, blocks: Sequence[Block], do: Callable[[Block], object], when_done: WhenDone) -> None:
         self._remaining = iter(blocks)  # next() is atomic under the interpreter lock: no block is processed twice

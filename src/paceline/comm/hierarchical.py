@@ -1,8 +1,8 @@
 """Comm `hierarchical`: shared memory within a node, a ring between the leaders of nodes.
 
-The leader of a node is its lowest rank. A collective has up to three stages: within every node, between leaders, and
-within every node again, so that only one worker per node uses the network. A message uses shared memory if both workers
-are on one node, and torch's gloo otherwise.
+A node is a host. Its leader is the worker with the lowest rank. A collective has up to three stages: within every
+node, between leaders, and within every node again, so that only one worker per node uses the network. A message uses
+shared memory if both workers are on one node, and torch's gloo otherwise.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class HierarchicalComm(Comm):
         address: str = "",
         names: Sequence[int] = (),
     ) -> None:
-        """`names` are the workers' ranks in the larger world, used in error messages."""
+        """Connect. `names`: the ranks to show in error messages, if this comm connects only some workers of a job."""
         super().__init__(rank, world_size)
         self._names = names or range(world_size)
         self._store = store
@@ -65,7 +65,7 @@ class HierarchicalComm(Comm):
         ranks_by_name: dict[str, list[int]] = {}
         for peer in range(world_size):
             ranks_by_name.setdefault(store.get(f"hierarchical/node/{peer}").decode(), []).append(peer)
-        self._nodes = list(ranks_by_name.values())  # ranks by node, in order of their leaders
+        self._nodes = list(ranks_by_name.values())  # ranks of every node, in order of their leaders
         self._own_node = next(index for index, ranks in enumerate(self._nodes) if rank in ranks)
         self._node_of = {peer: index for index, ranks in enumerate(self._nodes) for peer in ranks}
         ranks_here = self._nodes[self._own_node]
@@ -93,7 +93,7 @@ class HierarchicalComm(Comm):
 
     @classmethod
     def wire_factors(cls, op: str, peer: int | None, rank: int, world_size: int) -> tuple[float, float]:
-        """Return the bytes written and read per byte of the tensor, as if all workers were on one node.
+        """Return how many bytes a worker writes and reads per byte of the tensor, as if all were on one node.
 
         The bytes on the network depend on the placement of the workers, which is unknown before they are connected.
         """
@@ -169,7 +169,11 @@ class HierarchicalComm(Comm):
         self._spread(tensor)
 
     def _ireduce_scatter(self, output: Tensor, tensor: Tensor) -> Work:
-        """Reduce-scatter: sum within nodes; leaders exchange and add parts, and scatter them to their workers."""
+        """Reduce-scatter in three stages, all during the call.
+
+        Workers sum within their node; leaders send each other the slices of the other's workers and add them; each
+        leader scatters the slices of its workers.
+        """
         if len(self._nodes) == 1:
             return self._local._ireduce_scatter(output, tensor)
         if output.numel() == 0:
@@ -204,7 +208,7 @@ class HierarchicalComm(Comm):
             self._spread(tensor)
 
     def _gather(self, tensor: Tensor, root: int) -> list[Tensor]:
-        """Gather tensors on the root; each leader sends those of its node in one message."""
+        """Gather tensors on the root. The leader of another node sends the tensors of its workers in one message."""
         if self._node_of[root] != self._own_node:
             pieces = self._local._gather(tensor, 0)
             if pieces:
@@ -219,7 +223,7 @@ class HierarchicalComm(Comm):
         return self._by_rank({self._own_node: pieces, **{index: list(stack) for index, stack in stacks.items()}})
 
     def _scatter(self, tensor: Tensor, pieces: list[Tensor], root: int) -> None:
-        """Scatter pieces from the root; each leader receives those of its node in one message."""
+        """Scatter `pieces` from the root. The leader of another node receives those of its workers in one message."""
         if self._node_of[root] == self._own_node:
             works = []
             if self.rank == root:
@@ -239,7 +243,7 @@ class HierarchicalComm(Comm):
         self._local._scatter(tensor, received, 0)
 
     def _all_gather(self, tensor: Tensor) -> list[Tensor]:
-        """Gather tensors: leaders broadcast those of their node to each other, and all tensors to their workers."""
+        """All-gather in stages: within nodes, between leaders, and from each leader to its workers."""
         pieces = self._local._all_gather(tensor)
         if len(self._nodes) == 1:
             return pieces
@@ -253,12 +257,12 @@ class HierarchicalComm(Comm):
         return self._by_rank({index: list(stack) for index, stack in enumerate(stacks)})
 
     def _spread(self, tensor: Tensor) -> None:
-        """Broadcast a leader's tensor to the workers of its node."""
+        """Broadcast the leader's tensor to the workers of its node; do nothing if there is only one node."""
         if len(self._nodes) > 1:
             self._local._broadcast(tensor, 0)
 
     def _medium(self, op: str, peer: int | None) -> str:
-        """Return `memory` within a node, `network` if several nodes take part (although only their leaders use it)."""
+        """Return "memory" for an operation within one node, "network" if workers of several nodes take part."""
         is_message = op in ("send", "recv")
         is_local = len(self._nodes) == 1 or (is_message and peer is not None and self._node_of[peer] == self._own_node)
         return "memory" if is_local else "network"

@@ -1,7 +1,7 @@
-"""Timing of a comm's operations for a listener: when each is complete, and how long it blocks the worker's own thread.
+"""Times a comm's operations and reports them to a listener, such as the recorder of `paceline.measure`.
 
-An operation lasts from its call until it is complete on this worker. The worker's own thread can do other things
-meanwhile; it is blocked while it waits inside the comm.
+An operation lasts from its call until it is complete on this worker. Meanwhile the worker's own thread (which runs the
+training loop) can continue; it is blocked only while it waits or works inside the comm.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 from time import perf_counter
 from typing import Any, Protocol
 
-# From this size on, a callback at completion costs little compared with the operation itself.
+# For operations of at least this size, a callback at completion costs little compared with the operation itself.
 BACKGROUND_BYTES = 512 << 10
 
-NO_WAIT_S = 2e-6  # a shorter wait found the operation complete
-LAUNCH_S = 20e-6  # a shorter call started an operation and returned at once
+NO_WAIT_S = 2e-6  # after a shorter wait, the operation was complete already
+LAUNCH_S = 20e-6  # a shorter call only started the operation
 
 
 class CommListener(Protocol):
-    """Receives every completed operation, and every interval in which an operation blocks the worker's own thread.
+    """Interface of objects that receive every completed operation and every interval in which one blocks the worker.
 
-    Times are those of `time.perf_counter`. `number` counts a worker's collectives, and its messages by peer, tag and
-    direction, so that the same number means the same operation on every worker.
+    Times are those of `time.perf_counter`, in seconds. `number` counts a worker's collectives, and its messages by
+    peer, tag and direction, so that the same number means the same operation on every worker.
     """
 
     step: int  # the current training step; negative: operations are not recorded
@@ -41,11 +41,14 @@ class CommListener(Protocol):
     def blocked(
         self, op: str, peer: int | None, tag: int, begin: float, end: float, number: int, *, is_busy: bool = False
     ) -> None:
-        """Record a blocked interval. `is_busy`: the thread copied or added data instead of waiting for a peer."""
+        """Record an interval in which the operation blocked the worker's own thread.
+
+        `is_busy`: the thread copied or added data in this interval instead of waiting for a peer.
+        """
 
 
 class OperationNumbers:
-    """Numbers operations, so that each has the same number on all workers that take part in it."""
+    """Counters of one worker's operations; an operation gets the same number on all workers that take part in it."""
 
     def __init__(self) -> None:
         self._collectives = 0
@@ -63,7 +66,7 @@ class OperationNumbers:
 
 
 class OpenOperation:
-    """An operation that has begun. As a context manager it ends with the block, unless the block raises."""
+    """An operation that has begun. As a context manager it reports the end of its block, unless the block raises."""
 
     __slots__ = ("begin", "listener", "medium", "nbytes", "number", "op", "peer", "step", "tag")
 
@@ -92,7 +95,7 @@ class OpenOperation:
         self.listener.blocked(self.op, self.peer, self.tag, begin, end, self.number, is_busy=is_busy)
 
     def launched(self) -> None:
-        """Report the call that started the operation, if it took so long that it did part of the work itself."""
+        """Report the call that started the operation as blocked time, if it took longer than LAUNCH_S."""
         now = perf_counter()
         if now - self.begin > LAUNCH_S:
             self.blocked(self.begin, now, is_busy=True)
@@ -105,16 +108,16 @@ class OpenOperation:
 
 
 class BackgroundWork:
-    """Asynchronous work that records the time of its completion."""
+    """Asynchronous work whose time of completion can be recorded, even if no thread waits for it."""
 
-    completed: float | None = None  # time of completion; None while it is unknown
+    completed: float | None = None  # time of completion; None if it is not known (yet)
 
     def watch(self) -> None:
-        """Arrange that the time at which the work completes is recorded; return at once."""
+        """Start recording the time of completion; return at once. By default do nothing."""
 
 
 class ObservedWork:
-    """Work that is reported to a listener when it is waited for."""
+    """Work that reports its operation to the listener when `wait` is called."""
 
     __slots__ = ("_background", "_span", "_work")
 
@@ -142,7 +145,7 @@ class ObservedWork:
 
 
 class LaunchedGroup:
-    """Operations that DDP starts together in one call. DDP waits for them in C++, not through the comm."""
+    """Operations that DDP starts in one call of the process group. DDP waits for them in C++, not through the comm."""
 
     def __init__(self, work: Any, spans: list[OpenOperation]) -> None:
         self.work, self.spans = work, spans
@@ -153,7 +156,7 @@ class LaunchedGroup:
         self.launched_at = perf_counter()
 
     def check(self) -> None:
-        """Set the time of completion if the work is complete; needed for small groups, which have no callback."""
+        """Set the time of completion to now if the work is complete; for small groups, which have no callback."""
         if self.completed is None and self.work.is_completed():
             self.completed = perf_counter()
 
@@ -165,9 +168,10 @@ class LaunchedGroup:
 def settle(launched: list[LaunchedGroup], end: float) -> None:
     """Report the operations that DDP started and waited for during a backward that ended at `end`.
 
-    DDP starts its last bucket after the last gradient, and then waits for all buckets in order. So each group in turn
-    blocks the worker from that last start until the group is complete. A small group is only checked when the next one
-    starts; if it was not complete then, it is reported as complete at `end`.
+    DDP starts its last bucket after the last gradient, and then waits for all buckets in order. So the first group
+    blocks the worker from that last start until the group is complete, and each later group from then until it is
+    complete itself. Small groups are only checked when DDP starts a later group; one that was not complete then is
+    reported as complete at `end`.
     """
     blocked_from = launched[-1].launched_at
     for group in launched:

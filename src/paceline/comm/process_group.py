@@ -1,4 +1,4 @@
-"""A torch.distributed process group whose collectives run on a comm of paceline."""
+"""The process group of the torch.distributed backend `paceline`: its collectives run on a paceline comm."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _SUM_TYPES = _MEAN_TYPES | {torch.uint8, torch.int8, torch.int16, torch.int32, t
 
 
 class CommGroup(dist.ProcessGroup):
-    """Runs collectives of dense CPU tensors on its own comm, and everything else on gloo.
+    """A process group that runs collectives of dense CPU tensors on its own comm, and everything else on gloo.
 
     The comm runs sums, means, and collectives that only move bytes. Gloo runs other reductions, messages, all-to-all,
-    and collectives of sparse tensors and of other devices; without gloo, these raise NotImplementedError.
+    and collectives of sparse tensors and of other devices. Without gloo, messages and all-to-all raise RuntimeError,
+    and the others NotImplementedError.
     """
 
     def __init__(self, comm: Comm, gloo: Any = None) -> None:
@@ -29,7 +30,7 @@ class CommGroup(dist.ProcessGroup):
         self._gloo = gloo
         self._queue = WorkQueue()
         if gloo is not None:
-            # torch forwards methods that this class does not override.
+            # torch forwards the methods that this class does not override to gloo.
             custom = dist.ProcessGroup.BackendType.CUSTOM
             self._set_default_backend(custom)
             self._register_backend(torch.device("cpu"), custom, gloo)
@@ -123,7 +124,7 @@ class CommGroup(dist.ProcessGroup):
         return self._start("all_gather", do, outputs, opts)
 
     def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
-        # These outputs are grouped by rank, those of allgather by tensor.
+        # The outputs of this method are grouped by rank, those of `allgather` by tensor.
         return self.allgather([list(pieces) for pieces in zip(*outputs, strict=True)], inputs, opts)
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
@@ -176,7 +177,7 @@ class CommGroup(dist.ProcessGroup):
     def barrier(self, opts: Any = None) -> Any:
         return self._start("barrier", self._comm.barrier, [], opts or dist.BarrierOptions())
 
-    # Names in torch up to 2.12.
+    # Names of these methods in torch up to 2.12.
 
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced

@@ -1,9 +1,9 @@
-"""Comm `shm`: workers of one host read each other's data in shared memory; nothing is sent.
+"""Comm `shm`: workers of one host read each other's data in shared memory, without sockets.
 
-An ordinary tensor is processed in pieces. A worker copies its piece in, adds its own part of the piece over all
-workers, and copies the other workers' parts out. Counters in shared memory, each with one writer, hold each worker's
-progress. Gradients that are stored in the shared memory (`reduction`) are not copied in, and not copied out if the sum
-may be read in place.
+A collective divides a tensor into pieces of a few MB. In an all-reduce, a worker copies its piece into shared memory,
+sums one of N slices of the piece over all workers, and copies the sums of all slices out. Counters in shared memory,
+each with one writer, tell how far each worker is. Gradients that are stored in shared memory (`reduction`) are not
+copied in, and the sum is not copied out if it may be read in place.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from paceline.comm.shm_reduction import ShmReduction, ShmSharedVector, Threads
 from paceline.comm.shm_sync import Collective, Counters, ShmWaiter
 from paceline.errors import RunError
 
-STAGES = 3  # pieces in memory at once: one written, one added and one read by workers at different speeds
-PIECE_BYTES = 1 << 20  # small enough to stay in the cache until peers read it
-LONG_PIECE_BYTES = 8 << 20  # if workers share cores: each piece costs two context switches
-STAGES_BYTES = 192 << 20  # limit of all stages of all workers together, if pieces are long
-SMALL_BYTES = 64 << 10  # up to this sum over workers, every worker adds the whole tensor, which saves a synchronisation
+STAGES = 3  # pieces in shared memory at once: a worker may still read one while others write the next two
+PIECE_BYTES = 1 << 20  # a piece stays in the cache until peers read it
+LONG_PIECE_BYTES = 8 << 20  # if workers share cores, as each piece costs two context switches
+STAGES_BYTES = 192 << 20  # limit of the memory for all pieces of all workers, if pieces are long
+# Total size of all workers' tensors up to which every worker sums the whole tensor, which saves a synchronisation.
+SMALL_BYTES = 64 << 10
 MAX_WORKERS = 64
 
 
 class ShmComm(Comm):
-    """Connects workers of one host through shared memory that only they can open."""
+    """Connects workers of one host through shared memory that only processes of the same user can open."""
 
     name: ClassVar[str] = "shm"
     between_nodes: ClassVar[bool] = False
@@ -64,7 +65,7 @@ class ShmComm(Comm):
         timeout_s: float = 60.0,
         names: Sequence[int] = (),
     ) -> None:
-        """`names` are the workers' ranks in the larger world, used in error messages."""
+        """Connect. `names`: the ranks to show in error messages, if this comm connects only some workers of a job."""
         super().__init__(rank, world_size)
         if world_size > MAX_WORKERS:
             raise RunError(
@@ -85,20 +86,23 @@ class ShmComm(Comm):
         self._helpers = HelperThreads(spare) if spare and world_size > 1 else None
         self._counters = Counters(segment, offsets[1], self._waiter)
         self._stages = segment.tensor(offsets[2], stages, torch.uint8)
-        # Sums are added here, which stays in the cache, and then copied into a stage.
+        # Buffer for a slice's sum: it stays in the cache, and is then copied into shared memory.
         self._added = torch.empty(self._piece_bytes, dtype=torch.uint8)
         self._stages_as: dict[torch.dtype, Tensor] = {}
         self._mailbox = Mailbox(segment, offsets[3], self._waiter)
         self._piece = 0
         self._reductions: list[ShmReduction] = []
         self._groups: list[Any] = []
-        # The peer that this worker waits for may itself wait for an operation that this worker has begun.
+        # Avoid a deadlock: the peer that this worker waits for may wait for an operation that this worker has begun.
         self._waiter.before_sleep = self.progress
         self._close_when_attached(segment)
 
     @classmethod
     def wire_factors(cls, op: str, peer: int | None, rank: int, world_size: int) -> tuple[float, float]:
-        """Return the bytes written to and read from shared memory. Data that several peers read is written once."""
+        """Return how many bytes a worker writes to and reads from shared memory, per byte of the tensor.
+
+        Data that several peers read is written once.
+        """
         others = world_size - 1
         if not others and op not in ("send", "recv"):
             return 0, 0
@@ -117,7 +121,7 @@ class ShmComm(Comm):
 
     @classmethod
     def sent_to(cls, op: str, peer: int | None, rank: int, world_size: int) -> dict[int, float]:
-        if op == "all_reduce":  # each peer reads a part of what this worker wrote once
+        if op == "all_reduce":  # each peer reads another slice of the tensor that this worker wrote
             return cls.spread_evenly(cls.wire_factors(op, peer, rank, world_size)[0], rank, world_size)
         return super().sent_to(op, peer, rank, world_size)
 
@@ -184,7 +188,8 @@ class ShmComm(Comm):
     def _recv_any(self, tensor: Tensor, tag: int) -> int:
         return self._mailbox.receive_any(tensor, tag)
 
-    # Collectives, piece by piece. Piece p is in stage p % 3, which is free when all workers are done with piece p - 3.
+    # Collectives, piece by piece. Shared memory is divided into STAGES stages. Piece p uses stage p % STAGES, which is
+    # free when all workers are done with piece p - STAGES.
 
     def _all_reduce(self, tensor: Tensor) -> None:
         if self.world_size == 1 or tensor.numel() == 0:
@@ -288,7 +293,7 @@ class ShmComm(Comm):
             begin += piece.numel()
 
     def _sum_small(self, flat: Tensor) -> None:
-        """Sum a short tensor: every worker adds the tensors of all workers, in the same order."""
+        """All-reduce a short tensor in place: every worker adds the tensors of all workers, in order of rank."""
         number, collective = self._next_piece(), _collective("all_reduce", flat)
         self._put(flat, number, collective)
         self._counters.wait_ready_all(number, collective)
@@ -300,7 +305,7 @@ class ShmComm(Comm):
         self._counters.publish(Counters.FREE, number)
 
     def _put(self, piece: Tensor, number: int, collective: Collective) -> None:
-        """Copy this worker's piece into its stage when the stage is free."""
+        """Wait until the piece's stage is free, copy this worker's data into it, and tell the peers."""
         self._wait_for_stage(number)
         copy(self._slots(number, piece)[self.rank], piece)
         self._counters.mark_ready(number, collective)
@@ -319,14 +324,14 @@ class ShmComm(Comm):
         return pieces
 
     def _slots(self, number: int, piece: Tensor) -> Tensor:
-        """Return the memory of a piece: one row per worker."""
+        """Return the shared memory of piece `number`, one row per worker, viewed as tensors like `piece`."""
         dtype = piece.dtype
         if dtype not in self._stages_as:
             self._stages_as[dtype] = self._stages.view(dtype).view(STAGES, self.world_size, -1)
         return self._stages_as[dtype][number % STAGES, :, : piece.numel()]
 
     def _open_segment(self, nbytes: int) -> Segment:
-        """Create memory on rank 0 and attach to it on other ranks. Call `_close_when_attached` afterwards."""
+        """Create a shared memory segment on rank 0; map it on other ranks. Call `_close_when_attached` afterwards."""
         key = f"shm/{self._num_segments}"
         self._num_segments += 1
         if self.rank == 0:
@@ -355,7 +360,7 @@ def _check_node(store: Any, rank: int, node: str) -> None:
 
 
 def _choose_piece_bytes(store: Any, rank: int, world_size: int) -> int:
-    """Return the bytes of a piece. Rank 0 decides for all workers, because their numbers of cores may differ."""
+    """Return the size of a piece. Rank 0 decides for all workers, because their numbers of cores may differ."""
     if rank == 0:
         nbytes = PIECE_BYTES
         if len(os.sched_getaffinity(0)) <= world_size:

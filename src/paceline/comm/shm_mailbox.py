@@ -1,9 +1,12 @@
-"""Tagged messages through shared memory: one channel for each pair of workers and direction.
+"""Point-to-point messages with tags for comm `shm`: sends and receives through shared memory.
 
-A channel is a list of entries and a ring buffer. The sender copies a message into the buffer in pieces and adds an
-entry for each; the receiver copies a piece out and frees its entry. Each of the two counters has one writer. A message
-that fits is in the buffer when `send` returns, whatever the receiver does; a longer one advances whenever its sender
-enters the comm.
+For each sender and receiver there is a channel: a ring buffer for data, and a list of entries that describe the data.
+The sender divides a message into pieces of at most PIECE_BYTES, copies each into the ring buffer and adds an entry for
+it. The receiver copies the piece out and frees the entry. Only the sender writes the number of added entries, and only
+the receiver writes the number of freed entries.
+
+If the buffer has room for the whole message, `send` copies all of it before it returns. Otherwise the rest is copied
+whenever the sender calls `progress` or waits for an operation of this comm.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from torch import Tensor
 from paceline.comm.shm_memory import LINE_BYTES, Segment, round_up_to_lines
 from paceline.comm.shm_sync import WORDS_PER_LINE, ShmWaiter
 
-PIECE_BYTES = 1 << 20  # largest piece: one is read while the next is written
+PIECE_BYTES = 1 << 20  # largest piece; the receiver reads one while the sender writes the next
 ENTRIES = 128
 ROOM_BYTES = 1 << 30  # limit of the buffers of all outgoing channels of a worker together
 
@@ -64,8 +67,8 @@ class Mailbox:
     def receive_any(self, tensor: Tensor, tag: int, has_other: Callable[[], bool] | None = None) -> int:
         """Receive a message with this tag from any peer and return the peer's rank; several senders take turns.
 
-        Return -1 as soon as `has_other` returns True: a message has arrived on another medium. The thread that receives
-        it there must wake this worker.
+        `has_other` tells whether a message with this tag has arrived over the network; as soon as it returns True, this
+        method returns -1. The thread that learns of network messages must wake this worker.
         """
         inboxes = list(self._in.values())
         arrived: list[_Inbox] = []
@@ -91,7 +94,7 @@ class Mailbox:
         return inbox.peer
 
     def progress(self, *, push_only: bool = False) -> None:
-        """Advance messages without waiting."""
+        """Copy as much as possible of pending messages without waiting; with `push_only`, only of sends."""
         for outbox in self._out.values():
             if outbox.waiting:
                 self._push(outbox)
@@ -102,7 +105,10 @@ class Mailbox:
                 self._pull(inbox)
 
     def complete(self, is_done: Callable[[], bool], peer: int) -> None:
-        """Advance messages until `is_done` is true for the message with this peer."""
+        """Copy pieces of all pending messages until `is_done()` returns True.
+
+        `peer` is the other end of the message that is waited for; CommError names it after the time limit.
+        """
 
         def first_missing() -> int:
             if not is_done():
@@ -122,7 +128,7 @@ class Mailbox:
 
 @dataclass(eq=False)
 class _Message:
-    """A message in progress to or from a peer."""
+    """A send or a receive in progress; `wait` returns when it is done."""
 
     mailbox: Mailbox
     peer: int
@@ -137,36 +143,36 @@ class _Message:
 
 @dataclass(eq=False)
 class Sending(_Message):
-    """A message to a peer. `tensor` is the part that is not sent yet; it is done when all of it is in the channel."""
+    """A send in progress. `tensor` holds the bytes that are not in the channel yet; without any, the send is done."""
 
     def __post_init__(self) -> None:
         self.total = self.tensor.numel()
 
 
 class Receiving(_Message):
-    """A posted receive of a message from a peer. It is done when the message is in `tensor`."""
+    """A receive in progress. It is done when the message is in `tensor`."""
 
 
 def channel_bytes(world_size: int) -> int:
-    """Return the memory of one channel: entries and buffer."""
+    """Return the size of one channel in bytes: counters, entries and buffer."""
     room = max(ROOM_BYTES // max(world_size - 1, 1), 4 * PIECE_BYTES)
     return (2 + ENTRIES) * LINE_BYTES + round_up_to_lines(min(room, ROOM_BYTES // 16))
 
 
 class MailboxChannel:
-    """The shared memory of one channel."""
+    """The shared memory of one channel: its counters and entries (`words`) and its buffer (`data`)."""
 
     def __init__(self, segment: Segment, offset: int, nbytes: int) -> None:
         control = (2 + ENTRIES) * LINE_BYTES
         self.words = segment.words(offset, control // 8)
         self.data = segment.tensor(offset + control, nbytes - control, torch.uint8)
 
-    # Total numbers of entries: those that the sender has added, and those that the receiver has freed.
+    # Positions in `words` of two counters: HEAD counts entries added by the sender, TAIL entries freed by the receiver.
     HEAD, TAIL = 0, WORDS_PER_LINE
 
     @staticmethod
     def entry(index: int) -> int:
-        """Return the first word of an entry."""
+        """Return the position in `words` of the first word of an entry: offset, bytes, tag, bytes of the message."""
         return (2 + index % ENTRIES) * WORDS_PER_LINE
 
 
@@ -181,7 +187,7 @@ class _Outbox:
         self._next = 0
 
     def push(self) -> bool:
-        """Put pieces of waiting messages into the channel while there is room; return whether any was put."""
+        """Put pieces of waiting messages into the channel while there is room; return whether it put any."""
         before = self._head
         while self.waiting:
             sending = self.waiting[0]
@@ -207,7 +213,7 @@ class _Outbox:
         return True
 
     def _room(self, nbytes: int) -> int:
-        """Reserve memory for a piece; return its offset, or -1 if there is none.
+        """Reserve memory for a piece; return its offset, or -1 if there is no room.
 
         An empty channel starts again at offset 0, because that memory is in the cache.
         """
@@ -240,12 +246,12 @@ class _Inbox:
 
     def __init__(self, channel: MailboxChannel, peer: int) -> None:
         self._channel, self.peer = channel, peer
-        # Receives without a message and messages without a receive, by tag; a tag is never in both.
+        # By tag: receives that wait for a message, and complete messages that wait for a receive. No tag is in both.
         self.posted: dict[int, deque[Receiving]] = {}
         self.unexpected: dict[int, deque[Tensor]] = {}
         self._tail = 0
-        self._target: Tensor | None = None  # memory of the message that is arriving, and its receive
-        self._receiving: Receiving | None = None
+        self._target: Tensor | None = None  # where the arriving message is copied to
+        self._receiving: Receiving | None = None  # the receive of the arriving message, if it was posted in time
         self._filled = 0
 
     @property
@@ -287,7 +293,7 @@ class _Inbox:
             self.match(tag)
 
     def match(self, tag: int) -> None:
-        """Copy complete messages to receives, in the order in which the receives were posted."""
+        """Copy complete messages with this tag to receives, in the order in which the receives were posted."""
         while tag in self.posted and tag in self.unexpected:
             receiving = _pop(self.posted, tag)
             _copy_bytes(receiving.tensor, _pop(self.unexpected, tag), self.peer)
@@ -295,7 +301,7 @@ class _Inbox:
 
 
 def _pop(queues: dict[int, deque[T]], tag: int) -> T:
-    """Remove the first element of a tag's queue. Delete an empty queue, since every step may use a new tag."""
+    """Remove and return the first element of a tag's queue. Delete empty queues, since every step may use a new tag."""
     queue = queues[tag]
     first = queue.popleft()
     if not queue:

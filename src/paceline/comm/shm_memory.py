@@ -1,4 +1,4 @@
-"""Shared memory of the processes of one host, and fast copying and adding in it.
+"""Shared memory for comm `shm`: segments that the workers of one host map, and fast copies and sums in them.
 
 The memory is an anonymous file (memfd). Its creator keeps it open until all peers have mapped it. From then on only the
 mappings hold the memory, and the kernel frees it with the last one, however the processes end. Peers open the file
@@ -21,13 +21,13 @@ from torch import Tensor
 from paceline.errors import RunError
 
 TOKEN_BYTES = 32
-HEADER_BYTES = 4096  # a page for the token; offsets into a segment count from its end
+HEADER_BYTES = 4096  # a page that holds the token; offsets into a segment count from the end of this header
 LINE_BYTES = 64  # a cache line; data that different processes write must not share one
 MEMMOVE_BYTES = 64 << 10  # from this size on, the C library copies faster than torch
 
 
 class Segment:
-    """A piece of shared memory, filled with zeros at first. Its tensors keep it alive."""
+    """A block of shared memory, filled with zeros at first. Its tensors keep it mapped."""
 
     def __init__(self, fd: int, nbytes: int, token: bytes) -> None:
         self._fd = fd
@@ -91,7 +91,10 @@ class Segment:
 
 
 def _map(fd: int, nbytes: int) -> memoryview:
-    """Map a file until nothing refers to the returned memory. Python's own mmap would keep the file open."""
+    """Map a file and return its memory, which is unmapped when nothing refers to it any more.
+
+    Python's own mmap would keep the file open.
+    """
     address = libc().mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)
     if address in (None, _FAILED):
         raise RunError(f"shared memory of {nbytes} bytes cannot be mapped: {os.strerror(ctypes.get_errno())}")
@@ -119,7 +122,7 @@ def round_up_to_lines(nbytes: int) -> int:
 
 
 def add_up(rows: Tensor, into: Tensor) -> Tensor:
-    """Sum rows in one pass over all of them; return `into`, which must not overlap the rows."""
+    """Write the sum of all rows (logical or, for bool) to `into` and return it. `into` must not overlap the rows."""
     if rows.dtype == torch.bool:
         return torch.any(rows, 0, out=into)
     torch.sum(rows, 0, dtype=rows.dtype, out=into)
@@ -127,7 +130,7 @@ def add_up(rows: Tensor, into: Tensor) -> Tensor:
 
 
 def copy(target: Tensor, source: Tensor) -> None:
-    """Copy a contiguous tensor; a long one with memmove, which does not read the target before it overwrites it."""
+    """Copy a contiguous tensor; a long CPU tensor with memmove, which does not load the target into the cache first."""
     nbytes = target.numel() * target.element_size()
     if nbytes < MEMMOVE_BYTES or target.is_cuda or source.is_cuda:
         target.copy_(source)
@@ -136,7 +139,7 @@ def copy(target: Tensor, source: Tensor) -> None:
 
 
 def part_bounds(numel: int, world_size: int, itemsize: int) -> list[int]:
-    """Return the N + 1 bounds of the workers' parts of a vector. Parts are whole cache lines."""
+    """Return N + 1 indices that divide a vector into one slice per worker, at cache lines. Slices may be empty."""
     per_line = max(LINE_BYTES // itemsize, 1)
     size = -(-numel // (world_size * per_line)) * per_line
     return [min(size * rank, numel) for rank in range(world_size + 1)]

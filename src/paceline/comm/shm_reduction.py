@@ -1,4 +1,8 @@
-"""Reductions and shared vectors in shared memory, for gradients and parameters that are exchanged in every step."""
+"""Vectors that comm `shm` keeps in shared memory: gradients that are summed and parameters that are gathered.
+
+Strategies with gradient buckets use them in every step. A range is a contiguous slice of such a vector that is summed
+or gathered in one operation, such as a bucket.
+"""
 
 from __future__ import annotations
 
@@ -29,19 +33,19 @@ BLOCK_BYTES = 256 << 10  # the smallest block that is worth another thread
 
 @dataclass(frozen=True)
 class Threads:
-    """The waiters of a worker's own and of its ordered helper thread, and the helper threads if cores are free."""
+    """A worker's helper threads, and the objects with which its threads wait for peers."""
 
-    waiter: ShmWaiter
-    helper_waiter: ShmWaiter
-    helpers: HelperThreads | None
+    waiter: ShmWaiter  # of the worker's own thread
+    helper_waiter: ShmWaiter  # of the ordered helper thread
+    helpers: HelperThreads | None  # None: no core is free
 
 
 class ShmReduction(Reduction):
-    """A reduction in shared memory: a vector per worker, and one for the sum, which workers read in place or copy.
+    """A reduction in shared memory: one vector per worker, and one for the sum, which workers read in place or copy.
 
-    Each worker adds its part of a range once all workers have started the range. Helper threads add long vectors while
-    the worker continues; otherwise the worker adds whenever it enters the comm. A worker starts a range again only
-    after it has read the previous sum, so no sum is overwritten while it is read.
+    Once all workers have started a range, each of them sums one slice of it over all workers. Helper threads sum long
+    vectors while the worker continues; otherwise the worker sums whenever it calls `progress` or waits. A worker starts
+    a range again only after it has read the previous sum, so no sum is overwritten while it is read.
     """
 
     def __init__(
@@ -55,20 +59,20 @@ class ShmReduction(Reduction):
         rows = rows.view(comm.world_size + 1, -1)[:, :numel]
         self._contributions, self._sum = rows[:-1], rows[-1]
         super().__init__(comm, rows[comm.rank])
-        self.own.zero_()  # page the memory in now
+        self.own.zero_()  # so that the kernel allocates the memory now, not during training
         self._is_shared = is_shared
         if is_shared:
             self.result = self._sum
-        self._plans: dict[tuple[str, int, int], _Plan] = {}  # by operation and range; strategies repeat them
+        self._plans: dict[tuple[str, int, int], _Plan] = {}  # by operation, begin and end; strategies repeat them
         self._number = 0
         self._helpers = threads.helpers if numel * dtype.itemsize >= HELPER_BYTES else None
         self._helper_counters = Counters(segment, 0, threads.helper_waiter)
-        self._ranges: deque[_Range] = deque()  # started, own part not yet added
-        self._num_filled = 0  # ranges published as READY, without a gap
-        self._published = 0
-        self._added: set[int] = set()
-        self._added_at: dict[int, float] = {}  # time by range, until it was waited for
-        self._error: BaseException | None = None  # of a helper thread, raised in the worker's own thread
+        self._ranges: deque[_Range] = deque()  # ranges that have started; this worker has not summed its slices yet
+        self._num_filled = 0  # ranges whose contributions are complete and published as READY
+        self._published = 0  # this worker has summed its slices of all ranges up to this number
+        self._added: set[int] = set()  # later ranges that helper threads have summed out of order
+        self._added_at: dict[int, float] = {}  # time of summing by range, until the range was waited for
+        self._error: BaseException | None = None  # error in a helper thread, raised in the worker's own thread
         self._lock = threading.Lock()
         self._is_waiting = False
 
@@ -104,7 +108,7 @@ class ShmReduction(Reduction):
         return _Plan(self.own[begin:end].nbytes, pieces, None if self._is_shared else needed)
 
     def progress(self) -> None:
-        """Add this worker's parts of all ranges that all workers have started."""
+        """Sum this worker's slices of all ranges that all workers have started."""
         while self._ranges and self._counters.first_behind(Counters.READY, self._ranges[0].number) < 0:
             work = self._ranges.popleft()
             begin = perf_counter()
@@ -113,9 +117,9 @@ class ShmReduction(Reduction):
                 work.span.blocked(begin, perf_counter(), is_busy=True)
 
     def completed_at(self, number: int) -> float | None:
-        """Return the time at which this worker added its part, if all parts are complete; else None.
+        """Return about when the sum of range `number` was complete; None if it is not complete or was waited for.
 
-        The last part was complete at that time or slightly later.
+        The returned time is that at which this worker summed its own slice; a peer may have been slightly later.
         """
         return None if self._counters.first_behind(Counters.SUMMED, number) >= 0 else self._added_at.get(number)
 
@@ -139,9 +143,10 @@ class ShmReduction(Reduction):
         return work
 
     def _fill_and_add(self, work: _Range, fill: Callable[[], None] | None) -> None:
-        """Fill a range and add this worker's part, in the ordered helper thread.
+        """Write this worker's contribution to a range, wait for the peers' contributions, and sum this worker's slice.
 
-        CommError is ignored here: the worker's own thread waits for the same peers and raises it.
+        It runs in the ordered helper thread. A CommError of the wait is dropped, because the worker's own thread waits
+        for the same peers and raises it.
         """
         if self._error is not None:
             return
@@ -167,7 +172,10 @@ class ShmReduction(Reduction):
         self._waiter.wake(self._waiter.rank)
 
     def _publish_added(self, number: int, error: BaseException | None) -> None:
-        """Publish how many ranges, counted from the first without a gap, this worker has added its part of."""
+        """Record that this worker has summed its slice of range `number`, or failed with `error`.
+
+        Ranges may be summed out of order, so peers see the number up to which all of them are done.
+        """
         if error is not None:
             self._fail(error)
             return
@@ -180,10 +188,10 @@ class ShmReduction(Reduction):
             self._counters.publish(Counters.SUMMED, self._published)
 
     def _finish(self, work: _Range) -> None:
-        self._is_waiting = True  # reported as one blocked span
+        self._is_waiting = True  # ObservedWork reports the whole wait; `progress` must not report it again
         try:
             self._wait_all(Counters.READY, work.number)
-            self.progress()  # earlier ranges first
+            self.progress()  # sum earlier ranges first
             self._divide(work.adding)
             self._wait_all(Counters.SUMMED, work.number)
             self._added_at.pop(work.number, None)
@@ -210,13 +218,13 @@ class ShmReduction(Reduction):
             raise error
 
     def _divide(self, job: SharedJob[Any]) -> None:
-        """Process the remaining blocks of a job, together with free helper threads."""
+        """Process the remaining blocks of a job in this thread and in free helper threads."""
         if self._helpers is not None:
             self._helpers.share(job.run, job.num_unfinished - 1)
         job.run()
 
     def _blocks(self, part: slice) -> list[slice]:
-        """Split a part into one block per thread."""
+        """Divide a slice into blocks, at most one per thread; short slices are not divided."""
         length = part.stop - part.start
         if length == 0:
             return []
@@ -227,7 +235,7 @@ class ShmReduction(Reduction):
 
 
 class ShmSharedVector(SharedVector):
-    """A vector in memory that all workers map: a gather is only a barrier."""
+    """A vector in memory that all workers map. `gather` needs no copy: it is only a barrier."""
 
     is_one_memory: ClassVar[bool] = True
 
@@ -248,15 +256,15 @@ class ShmSharedVector(SharedVector):
 
 @dataclass(frozen=True)
 class _Plan:
-    """The work of one worker for a range, reused in every step."""
+    """The sums and copies that one worker makes for a range; computed once and reused in every step."""
 
-    num_bytes: int
-    pieces: list[tuple[Tensor, Tensor]]  # all workers' contributions, and the target of their sum
-    private: slice | None  # the slice to copy to the worker's own vector afterwards
+    num_bytes: int  # size of the whole range
+    pieces: list[tuple[Tensor, Tensor]]  # blocks to sum: all workers' contributions, and the target of their sum
+    private: slice | None  # slice of the sum to copy to the worker's own vector; None: the sum is read in place
 
 
 class _Range(BackgroundWork):
-    """A range of a reduction in progress."""
+    """The summing of one range in progress; `wait` returns when this worker can read the sum."""
 
     def __init__(self, reduction: ShmReduction, number: int, adding: SharedJob[Any], private: slice | None) -> None:
         self._reduction = reduction

@@ -1,10 +1,10 @@
-"""Synchronisation of workers in shared memory: waiting for peers, and the counters of their progress.
+"""Synchronisation of the workers of comm `shm`: waiting for peers, and counters of their progress.
 
 A worker that waits spins briefly, then yields, then sleeps on a semaphore until a peer posts it. Before it sleeps, it
-sets its flag and checks once more; a worker that changed something posts the semaphores of those whose flag is set.
-Both execute a full memory fence between their write and their read, so no wake-up is lost. Before it sleeps, a worker
-also advances operations that peers may be waiting for. It sleeps in slices, and checks in between that the missing peer
-is still running.
+sets its sleep flag and checks once more. A worker that has written something posts the semaphores of the peers whose
+flags are set. Both execute a full memory fence between their write and their read, so no wake-up is lost. Before it
+sleeps, a worker also advances operations that peers may be waiting for. It sleeps for SLEEP_SLICE_S at a time, and
+checks in between that its peers are still running.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from paceline.comm.base import CommError
 from paceline.comm.shm_memory import LINE_BYTES, Segment, libc
 from paceline.errors import RunError
 
-SPIN_S = 500e-6  # the usual lateness of a worker on a free core; a sleep and a wake-up cost a tenth of it
+SPIN_S = 500e-6  # workers with a core each are usually late by less; a sleep and a wake-up cost a tenth of it
 SPIN_CHECKS = 8  # checks between two yields while spinning
 YIELDS = 4
 SLEEP_SLICE_S = 0.05
@@ -51,7 +51,7 @@ class ShmWaiter:
         is_helper: bool = False,
         names: Sequence[int] = (),
     ) -> None:
-        """`names` are the workers' ranks in the larger world, used in error messages."""
+        """Set up a waiter. `names`: the ranks to show in error messages, if they are not 0 to N - 1."""
         self.names = names or range(world_size)
         self.rank, self.world_size, self.timeout_s = rank, world_size, timeout_s
         self._slot = rank + world_size * is_helper
@@ -74,14 +74,14 @@ class ShmWaiter:
         return 4 * LINE_BYTES * world_size
 
     def wake(self, peer: int) -> None:
-        """Wake a peer's own thread if it sleeps; call it after writing something that the peer may wait for."""
+        """Wake a peer's own thread if it sleeps. Call this after writing something that the peer may wait for."""
         with self._fence:  # its lock instruction is the fence
             pass
         if self._words[self._sleep_words[peer]]:
             libc().sem_post(self._semaphores[peer])
 
     def wake_all(self) -> None:
-        """Wake all sleeping threads."""
+        """Wake the sleeping threads of all workers."""
         with self._fence:
             pass
         words = self._words
@@ -90,9 +90,9 @@ class ShmWaiter:
                 libc().sem_post(self._semaphores[slot])
 
     def wait(self, first_missing: Callable[[], int], *, whom: str = "") -> None:
-        """Wait until `first_missing` returns -1. Until then it returns the rank of a peer that has not made progress.
+        """Wait until `first_missing` returns -1; a return value of 0 or more is the rank of a peer to wait for.
 
-        `whom` replaces that peer's name in the error after the time limit.
+        Raise CommError if a peer's process has ended or after the time limit; its text names the peer, or `whom`.
         """
         if first_missing() < 0:
             return
@@ -129,7 +129,7 @@ class ShmWaiter:
                 raise CommError(f"worker {me} received nothing from {whom} in {self.timeout_s:g} s (the time limit)")
 
     def _is_missing_after_sleep(self, first_missing: Callable[[], int]) -> bool:
-        """Sleep for one slice or until a peer wakes this worker. Return False if no peer is behind before that."""
+        """Return False if no peer is missing. Otherwise sleep until woken, at most SLEEP_SLICE_S, and return True."""
         own = self._sleep_words[self._slot]
         self._words[own] = 1
         try:
@@ -187,7 +187,7 @@ OPERATIONS = ("barrier", "all_reduce", "reduce_scatter", "broadcast", "gather", 
 
 
 class Collective(NamedTuple):
-    """The collective that a worker takes part in. Workers compare theirs to detect different calls."""
+    """A collective that a worker has called. Workers compare it with their peers' to detect different calls."""
 
     op: str
     nbytes: int = 0
@@ -205,10 +205,15 @@ class Collective(NamedTuple):
 
 
 class Counters:
-    """Counters of each worker's progress that only grow; each worker writes only its own cache line."""
+    """Counters of each worker's progress that only grow; each worker writes only its own cache line.
 
+    They count the pieces of a tensor (in a comm) or the ranges of a vector (in a reduction).
+    """
+
+    # Kinds: the worker has written its data; it has summed its slice; it no longer reads the memory.
     READY, SUMMED, FREE = 0, 1, 2
-    COLLECTIVES, NUM_COLLECTIVES = 4, 4  # of the last pieces; no worker is four pieces ahead of another
+    # Position and number of the words with a worker's last collectives; no worker is four pieces ahead of another.
+    COLLECTIVES, NUM_COLLECTIVES = 4, 4
 
     def __init__(self, segment: Segment, offset: int, waiter: ShmWaiter) -> None:
         self._words = segment.words(offset, WORDS_PER_LINE * waiter.world_size)
@@ -239,21 +244,21 @@ class Counters:
         words, word = self._words, peer * WORDS_PER_LINE + kind
         self._waiter.wait(lambda: peer if words[word] < number else -1)
 
-    # Pieces of collectives: each worker publishes its collective and compares it with those of its peers.
+    # For each piece, a worker publishes which collective it has called, and compares it with those of its peers.
 
     def mark_ready(self, number: int, collective: Collective) -> None:
-        """Publish that this worker has done its part of a piece."""
+        """Publish that this worker has written its data of piece `number` (or has none to write)."""
         self._words[self._mine + self.COLLECTIVES + number % self.NUM_COLLECTIVES] = collective.packed()
         self.publish(self.READY, number)
 
     def wait_ready_all(self, number: int, collective: Collective) -> None:
-        """Wait until all workers have done their part of a piece; RunError if one is in another collective."""
+        """Wait until all workers have marked a piece as ready; raise RunError if one has called another collective."""
         self.wait_all(self.READY, number)
         for peer in range(self._waiter.world_size):
             self._compare(peer, number, collective)
 
     def wait_ready(self, peer: int, number: int, collective: Collective) -> None:
-        """Wait until one peer has done its part of a piece; RunError if it is in another collective."""
+        """Wait until `peer` has marked a piece as ready; raise RunError if it has called another collective."""
         self.wait_for(peer, self.READY, number)
         self._compare(peer, number, collective)
 

@@ -56,7 +56,7 @@ class ThreadsComm(Comm):
         return receive
 
     def _complete(self, receive: _Receive) -> None:
-        """Complete receives in the order in which they were posted, whichever is waited for first."""
+        """Wait for a receive. Earlier receives with the same peer and tag complete first."""
         posted = self._posted[receive.peer, receive.tag]
         while receive in posted:
             self._take([receive.peer], posted[0].tensor, receive.tag)

@@ -1,6 +1,6 @@
 """Comm `torch`: torch.distributed's gloo for CPU tensors, and nccl if every worker has its own GPU.
 
-This module also wraps what other packages need of torch.distributed: stores and process groups.
+This module also wraps the parts of torch.distributed that other packages use: rendezvous stores and process groups.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class TorchComm(Comm):
         use_nccl: bool = False,
         names: Sequence[int] = (),
     ) -> None:
-        """Connect the worker. `address` is its local address for peers; if empty, gloo finds one.
+        """Connect the worker. `address` is the local address that peers connect to; if empty, gloo finds one.
 
-        `names` are the workers' ranks in the larger world, used in error messages.
+        `names`: the ranks to show in error messages, if this comm connects only some workers of a job.
         """
         super().__init__(rank, world_size)
         self._names = names or range(world_size)
@@ -77,7 +77,10 @@ class TorchComm(Comm):
 
     @classmethod
     def wire_factors(cls, op: str, peer: int | None, rank: int, world_size: int) -> tuple[float, float]:
-        """Return the bytes of the libraries' algorithms: a ring for all_reduce, a binomial tree for broadcast."""
+        """Return how many bytes gloo sends and receives on this worker, per byte of the tensor.
+
+        Its all-reduce is a ring, its broadcast a binomial tree.
+        """
         if op == "all_reduce":
             share = 2 * (world_size - 1) / world_size
             return share, share
@@ -183,7 +186,10 @@ class TorchComm(Comm):
 
 
 class _TorchWork:
-    """A message or collective of torch. `wait` has the comm's time limit, and copies a staged tensor to its device."""
+    """A message or collective of torch. `wait` has the comm's time limit.
+
+    For a CUDA tensor that was sent through host memory, `wait` also copies the result back to the device.
+    """
 
     def __init__(self, comm: TorchComm, what: str, work: Any, after: Callable[[], object] | None) -> None:
         self._comm, self._what, self._work, self._after = comm, what, work, after
@@ -198,7 +204,7 @@ class _TorchWork:
 
 
 class _Collective(_TorchWork, BackgroundWork):
-    """A collective of torch. Its time of completion is known; that of a message is not."""
+    """A collective of torch, whose time of completion can be recorded; torch offers no callback for messages."""
 
     def watch(self) -> None:
         self._work.get_future().add_done_callback(self._set_completed)
@@ -211,9 +217,9 @@ class _Collective(_TorchWork, BackgroundWork):
 class CountedGroup(dist.ProcessGroup):
     """A process group for torch's DistributedDataParallel that counts its traffic and forwards to another group.
 
-    A wrapper is used because DDP accepts a single communication hook, which a codec may need. Integer tensors are DDP's
-    own bookkeeping (shapes, order of buckets) and are not counted. DDP waits in C++, so its operations are stored in
-    `comm.launched` until backward ends.
+    Traffic is counted in a wrapper because DDP accepts a single communication hook, which a codec may need. Integer
+    tensors are DDP's own bookkeeping (shapes, order of buckets) and are not counted. DDP waits in C++, so its
+    operations are stored in `comm.launched` until backward ends.
     """
 
     def __init__(self, comm: Comm, group: Any) -> None:
@@ -257,7 +263,7 @@ class CountedGroup(dist.ProcessGroup):
 
 
 def is_peer_failure(error: BaseException) -> bool:
-    """Whether torch's own code, such as DDP's backward, failed because a peer is late or gone."""
+    """Return whether an error of torch's own code, such as DDP's backward, means that a peer is late or gone."""
     if isinstance(error, dist.DistError):
         return True
     # A future raises a RuntimeError whose text contains the name of the original type.
@@ -265,14 +271,14 @@ def is_peer_failure(error: BaseException) -> bool:
 
 
 def make_store(host: str, port: int, *, is_master: bool, timeout_s: float) -> Any:
-    """Return the store for the rendezvous: its server if `is_master`, else a client. Port 0 picks a free port."""
+    """Return the store for the rendezvous. With `is_master` this process hosts it; port 0 then picks a free port."""
     if is_master and host == "127.0.0.1":
         return open_store_at(host, port, timeout_s=timeout_s)
     return dist.TCPStore(host, port, None, is_master, timeout=timedelta(seconds=timeout_s), wait_for_workers=False)
 
 
 def open_store_at(address: str, port: int, *, timeout_s: float) -> Any:
-    """Open the store's server at one address of this host only; torch itself would listen on every interface."""
+    """Host a rendezvous store that listens at one address of this host only; torch would listen on every interface."""
     limit = timedelta(seconds=timeout_s)
     listener = socket.create_server((address, port))
     port = listener.getsockname()[1]
@@ -289,7 +295,7 @@ def existing_world() -> tuple[int, int, Store] | None:
 
 
 def wait_for(store: Store, key: str, timeout_s: float) -> bytes | None:
-    """Wait for a value that a peer puts into a store; return None after the time limit."""
+    """Wait until a peer sets `key` in a store, and return its value; return None after the time limit."""
     try:
         store.wait([key], timedelta(seconds=timeout_s))
         return bytes(store.get(key))
@@ -301,12 +307,12 @@ def wait_for(store: Store, key: str, timeout_s: float) -> bytes | None:
 
 
 def prefix_store(prefix: str, store: Store) -> Store:
-    """Return a store that adds a prefix to all keys, so that they differ from those of other jobs."""
+    """Return a view of a store that adds a prefix to all keys, so that they differ from those of other users."""
     return dist.PrefixStore(prefix, store)
 
 
 def _has_gpu_for_each(config: CommConfig) -> bool:
-    """Whether every host has a GPU for each of its workers, as nccl requires; the result is equal on all workers."""
+    """Return whether every host has a GPU for each of its workers, as nccl needs; all workers get the same answer."""
     num_gpus = torch.cuda.device_count()
     config.store.set(f"gpus/{config.rank}", json.dumps([config.node, num_gpus, config.local_rank < num_gpus]))
     reports = [json.loads(config.store.get(f"gpus/{peer}")) for peer in range(config.world_size)]

@@ -1,4 +1,8 @@
-"""Traffic of a worker: counts operations of a comm, and converts them to bytes by medium and by link."""
+"""Counts the operations that a worker runs on its comm, and converts them to bytes sent over network or memory.
+
+Reports show these bytes by medium ("network", or "memory" shared by the workers of one host) and by link (sender and
+receiver).
+"""
 
 from __future__ import annotations
 
@@ -12,15 +16,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Operation:
-    """One call of the comm on one worker, with the bytes of the whole tensor (not of what the medium transfers)."""
+    """One message or collective of one worker. `nbytes` is the size of the tensor, not of the transferred data."""
 
     op: str  # send, recv, all_reduce, reduce_scatter, broadcast, gather, scatter, all_gather
     nbytes: int
-    peer: int | None = None  # the other end of a message, the root of a collective that has one
+    peer: int | None = None  # the other end of a message, or the root of a collective; None if it has no root
 
 
 class Wire(NamedTuple):
-    """Bytes that one worker sends and receives on the medium."""
+    """Bytes that one worker sends and receives."""
 
     sent_bytes: int
     received_bytes: int
@@ -28,7 +32,7 @@ class Wire(NamedTuple):
 
 @dataclass
 class Counter:
-    """Operations counted by kind and peer."""
+    """Total tensor bytes and number of calls of one worker's operations, by operation and peer."""
 
     nbytes: dict[tuple[str, int | None], int] = field(default_factory=dict)
     calls: dict[tuple[str, int | None], int] = field(default_factory=dict)
@@ -51,16 +55,16 @@ class Counter:
 
 
 class CommLink(NamedTuple):
-    """A link from one rank to another."""
+    """The direction from one rank to another, in which bytes are sent."""
 
     sender: int
     receiver: int
 
 
 def by_medium(comm: Comm, counter: Counter) -> dict[str, Wire]:
-    """Return the bytes that this worker's counted operations put on each medium.
+    """Return the bytes that this worker sent and received over "network" and over "memory".
 
-    A collective that uses memory and network, as on the hierarchical comm with several hosts, counts as network.
+    A collective that uses both, as on the hierarchical comm with several hosts, counts as network.
     """
     parts = {"network": Counter(), "memory": Counter()}
     for (op, peer), nbytes in counter.nbytes.items():
@@ -71,8 +75,8 @@ def by_medium(comm: Comm, counter: Counter) -> dict[str, Wire]:
 def bytes_by_link(comm: Comm, counter: Counter) -> dict[CommLink, float]:
     """Return the bytes that this worker sent to each peer and received from each server.
 
-    Bytes of a collective are assigned to links as the comm's algorithm sends them. Servers have ranks above those of
-    workers, and do not count their own traffic.
+    Bytes of a collective are assigned to links as the comm's algorithm sends them. Parameter servers have ranks above
+    those of the workers. They do not count their own traffic, so workers count the bytes that servers send to them.
     """
     bytes_of: dict[CommLink, float] = {}
     for (op, peer), nbytes in counter.nbytes.items():
@@ -86,7 +90,7 @@ def bytes_by_link(comm: Comm, counter: Counter) -> dict[CommLink, float]:
 
 
 def medium_of(link: CommLink, comm: Comm, servers: Comm | None) -> str:
-    """Return the medium between this worker and a peer: network or memory."""
+    """Return "network" or "memory": the medium of a link of this worker. `servers` is its comm to parameter servers."""
     peer = link.receiver if link.sender == comm.rank else link.sender
     comm_of_peer = comm if peer < comm.world_size or servers is None else servers
     return comm_of_peer._medium("send", peer)

@@ -18,10 +18,10 @@ NO_LIMIT = timedelta(0)  # torch passes this value if the user gave no time limi
 
 
 class WorkQueue:
-    """Runs operations one after the other: in the caller's thread if the caller waits anyway, else in its own thread.
+    """Runs operations one after the other, in the order of `start`, in the caller's thread or in its own thread.
 
-    Asynchronous collectives continue while their worker computes. After a CommError every later operation fails with
-    the same error, because the workers' queues are no longer at the same operation.
+    Operations in its own thread continue while their worker computes. After a CommError every later operation fails
+    with the same error, because the workers' queues are no longer at the same operation.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,11 @@ class WorkQueue:
         self._failure: CommError | None = None
 
     def start(self, what: str, do: Callable[[], None], result: list[Any], *, is_blocking: bool) -> QueuedWork:
-        """Start an operation. `is_blocking` says that the caller will wait for it at once."""
+        """Run an operation now if the caller waits for it anyway and no other is queued; else queue it.
+
+        `is_blocking`: the caller waits for the operation at once, so it may run in the caller's thread. `result` is the
+        result of the returned work. `what` names the operation in errors.
+        """
         if is_blocking and threading.current_thread() is self._thread:
             raise RuntimeError(f"{what} in a callback of another operation would wait for itself; use async_op=True")
         work = QueuedWork(what, do, result)
@@ -52,14 +56,14 @@ class WorkQueue:
         return work
 
     def close(self) -> None:
-        """Finish all started operations."""
+        """Complete all queued operations and end the thread."""
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join()
             self._thread = None
 
     def abort(self) -> None:
-        """Start no more operations; the running one ends at its time limit."""
+        """Make all queued and later operations fail; one that is running ends at its time limit at the latest."""
         self._failure = CommError("the process group was aborted")
         self._jobs.put(None)
 
@@ -86,7 +90,7 @@ class WorkQueue:
 
 
 class QueuedWork(dist.Work):
-    """An operation in a WorkQueue, with the interface of torch.distributed."""
+    """An operation in a WorkQueue, with the interface of torch.distributed's `Work`."""
 
     def __init__(self, what: str, do: Callable[[], None], result: list[Any]) -> None:
         super().__init__()

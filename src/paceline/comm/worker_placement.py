@@ -1,4 +1,4 @@
-"""Placement of workers: whether they share a host, and which comm suits them (`--comm auto`)."""
+"""Placement of workers: which of them can share memory, and which comm suits a placement (`--comm auto`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ AUTO = "auto"
 
 
 def choose_comm(*, num_workers: int, num_nodes: int = 1, device: str = "cpu") -> str:
-    """Return the comm for a placement: shm on one host, hierarchical if hosts have several workers, else torch."""
+    """Return the name of the comm for a placement of workers.
+
+    CPU workers use shm on one host, and hierarchical on several hosts if some have more than one worker. All others,
+    and all workers on machines that do not support these two, use torch.
+    """
     preferred = "torch"
     if device == "cpu" and num_workers > 1:
         if num_nodes == 1:
