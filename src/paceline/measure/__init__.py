@@ -1,1 +1,1 @@
-"""Measurement of workers: spans, resources, traces, and their analysis."""
+"""Measurement of training workers: timed phases, communication, resource usage, traces, analysis."""

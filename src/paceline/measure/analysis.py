@@ -1,4 +1,9 @@
-"""Analysis of worker files in one pass: the split of the step time, the stragglers, and a timeline of a few steps."""
+"""Find out from the records of a run's workers where the time of a step goes and which worker is slow.
+
+The records are the worker files, `workers/RANK.jsonl` in the run's folder. The results are the split of the step time
+into compute, communication and so on, the stragglers, and a timeline of a few steps for a chart. Each file is read
+once.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +18,21 @@ from paceline.results import Interval, Lane, Split, Straggler, Timeline, Timelin
 from paceline.worker_files import worker_files, worker_lines
 
 TIMELINE_STEPS = 3
-MOST_SPANS = 600  # per worker in the timeline; the shortest are dropped
+MOST_SPANS = 600  # limit per worker in the timeline; the longest spans are kept
 
 
 def first_timeline_step(first: int, last: int) -> int:
     """Return the step at which the timeline begins.
 
-    The timeline lies in the middle of the steps `first` to `last`. If possible, it ends before FULL_STEPS, because the
-    spans of some later steps are not recorded.
+    The timeline lies in the middle of the steps `first` to `last`, both included. If possible, it ends before step
+    FULL_STEPS, because from that step on, only some steps have recorded spans.
     """
     middle = (first + last) // 2 - TIMELINE_STEPS // 2
     return max(min(middle, FULL_STEPS - TIMELINE_STEPS, last - TIMELINE_STEPS + 1), first, 0)
 
 
 class TimelineBuilder:
-    """Collects the spans of TIMELINE_STEPS steps for the timeline chart."""
+    """Collects phases, comm operations and blocked times of TIMELINE_STEPS steps for the timeline chart."""
 
     def __init__(self, first_step: int) -> None:
         self._first_step = first_step
@@ -42,7 +47,7 @@ class TimelineBuilder:
         lane += [_timeline_span(block.key.op, "blocked", block.begin_s, block.end_s) for block in lines.blocked]
 
     def result(self) -> Timeline | None:
-        """Return the timeline, or None if none of its steps was measured."""
+        """Return the timeline, or None if `add` has received none of its steps."""
         if not self._lanes:
             return None
         lanes = [Lane(rank=rank, spans=_longest(spans)) for rank, spans in sorted(self._lanes.items())]
@@ -54,13 +59,17 @@ def _timeline_span(name: str, kind: str, begin_s: float, end_s: float, nbytes: i
 
 
 def _longest(spans: list[TimelineSpan]) -> list[TimelineSpan]:
-    """Return the MOST_SPANS longest spans, sorted by their begin."""
+    """Return the MOST_SPANS longest spans, sorted by begin time."""
     longest = sorted(spans, key=lambda span: span.begin_s - span.end_s)[:MOST_SPANS]
     return sorted(longest, key=lambda span: (span.begin_s, -span.end_s))
 
 
 class Analysis(Value, frozen=True, kw_only=True):
-    """Results of the analysis. A field is None if too little was measured for it."""
+    """Split of the step time, stragglers and timeline of a run.
+
+    `split` is None if no step was measured. `stragglers` is None for a single worker or for too few steps. `timeline`
+    is None if none of its steps was measured.
+    """
 
     split: Split | None = None
     stragglers: list[Straggler] | None = None
@@ -68,13 +77,19 @@ class Analysis(Value, frozen=True, kw_only=True):
 
 
 def analyse_folder(folder: Path, *, first: int, last: int, factors: Factors) -> Analysis:
-    """Analyse the worker files of a run's folder."""
+    """Analyse the steps from `first` to `last`, both included, of the run stored in `folder`.
+
+    `factors` converts the size of a tensor to bytes sent and received (see `split.Factors`).
+    """
     workers = {rank: read_steps(worker_lines(file)) for rank, file in worker_files(folder).items()}
     return analyse(workers, first=first, last=last, factors=factors)
 
 
 def analyse(workers: Mapping[int, Iterable[StepLines]], *, first: int, last: int, factors: Factors) -> Analysis:
-    """Analyse the measured steps from `first` to `last`, both included."""
+    """Analyse the measured steps from `first` to `last`, both included.
+
+    `workers` has the recorded steps of each rank in order. For `factors`, see `split.Factors`.
+    """
     total, timeline = SplitSum(), TimelineBuilder(first_timeline_step(first, last))
     own: dict[int, list[OwnWork]] = {rank: [] for rank in workers}
     for group, splits in _splits(workers, factors):
@@ -96,9 +111,10 @@ def analyse(workers: Mapping[int, Iterable[StepLines]], *, first: int, last: int
 def _splits(
     workers: Mapping[int, Iterable[StepLines]], factors: Factors
 ) -> Iterator[tuple[dict[int, StepLines], dict[int, StepSplit]]]:
-    """Yield for each step, by rank, what the workers recorded in it and the split of their step time."""
+    """Yield two dicts by rank for each step: the records of the workers, and the splits of their step time."""
     arrivals = Arrivals()
-    moving: dict[int, tuple[int, list[Interval]]] = {}  # by rank: a step, and its transfers that continue after it
+    # By rank: the previous step, and the intervals in which its transfers continue after its end.
+    moving: dict[int, tuple[int, list[Interval]]] = {}
     for group in _delayed(group_by_step(workers), arrivals):
         splits = {}
         for rank, lines in group.items():
@@ -110,9 +126,10 @@ def _splits(
 
 
 def _delayed(groups: Iterator[dict[int, StepLines]], arrivals: Arrivals) -> Iterator[dict[int, StepLines]]:
-    """Add each step's operations to `arrivals`, and yield the step once the next one is added too.
+    """Add the operations of each step to `arrivals`, and yield a step after the next step was added.
 
-    A worker may wait for a message that its peer sends only in the peer's next step.
+    The analysis of a step needs the next step too: a worker may wait for a message that its peer sends only in the
+    peer's next step.
     """
     pending: deque[dict[int, StepLines]] = deque()
     for group in groups:

@@ -14,7 +14,10 @@ from paceline.results import Environment
 
 
 def environment() -> Environment:
-    """Return versions, hardware, load and the command line, without the names of the host and the user."""
+    """Return versions, hardware, load and the command line of this process.
+
+    Host and user names are not included, except in arguments of the command line that contain them.
+    """
     return Environment(
         paceline=__version__,
         python=platform.python_version(),

@@ -1,4 +1,4 @@
-"""Exchanges with rank 0 before and after training: measure clock offsets, broadcast a text, copy files to its disk."""
+"""Align the clocks of workers, broadcast a text, and copy workers' files to rank 0, outside of training."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from torch import Tensor
 from paceline.worker_files import path_in_run
 
 CLOCK_TAG, FILE_TAG = 0x7C02, 0x7C03
-CLOCK_ROUNDS = 16  # the fastest round trip has the smallest error
+CLOCK_ROUNDS = 16  # round trips per measurement; the fastest has the smallest error
 PIECE_BYTES = 1 << 20
 
 
 class ExchangeComm(Protocol):
-    """The part of a comm's interface that this module uses."""
+    """The methods that this module uses of a comm, the object through which workers communicate."""
 
     rank: int
     world_size: int
@@ -38,20 +38,20 @@ class ExchangeComm(Protocol):
 
 @dataclass(frozen=True)
 class Offset:
-    """One measurement of the offset between this worker's clock and rank 0's."""
+    """One measurement of the offset between this worker's `perf_counter` and rank 0's."""
 
-    seconds: float = 0.0  # to add to this worker's clock
-    error_s: float = 0.0  # largest error of `seconds`
+    seconds: float = 0.0  # to add to times of this worker, to get times of rank 0
+    error_s: float = 0.0  # largest possible error of `seconds`
     at: float = 0.0  # time of the measurement on this worker's clock
 
 
 @dataclass(frozen=True)
 class Clock:
-    """Converts this worker's `perf_counter` to seconds since the run's start, as rank 0's clock counts them."""
+    """Converts times of this worker's `perf_counter` to seconds since the run's start on rank 0's clock."""
 
     origin: float  # the run's start, on rank 0's clock
     first: Offset = Offset()
-    last: Offset | None = None  # measured again at the run's end, since clocks of two hosts drift
+    last: Offset | None = None  # second measurement at the run's end, because clocks of two hosts drift
 
     def run_time(self, moment: float) -> float:
         return moment + self.offset_at(moment) - self.origin
@@ -65,9 +65,9 @@ class Clock:
 
 
 def synchronise_clocks(comm: ExchangeComm) -> Clock:
-    """Measure the clock offsets, and return this worker's clock. All workers must call this together.
+    """Measure the offset of this worker's clock to rank 0's, and return this worker's `Clock`.
 
-    The clocks of all workers count from the same moment.
+    All workers must call this together. The clocks of all workers count from the same moment.
     """
     with comm.uncounted():
         offset = _measure_offset(comm)
@@ -77,7 +77,7 @@ def synchronise_clocks(comm: ExchangeComm) -> Clock:
 
 
 def measure_drift(clock: Clock, comm: ExchangeComm) -> Clock:
-    """Measure the clock offset again, and return a clock that also corrects the drift since the first measurement.
+    """Measure the clock offset again, and return a clock that also corrects drift since `clock` was made.
 
     All workers must call this together.
     """
@@ -86,9 +86,10 @@ def measure_drift(clock: Clock, comm: ExchangeComm) -> Clock:
 
 
 def _measure_offset(comm: ExchangeComm) -> Offset:
-    """Measure the offset between this worker's clock and rank 0's, from the fastest of several round trips.
+    """Return the offset between this worker's clock and rank 0's, from the fastest of CLOCK_ROUNDS round trips.
 
-    Rank 0 is assumed to read its clock halfway through the round trip.
+    The calculation assumes that rank 0 reads its clock halfway through the round trip. Rank 0 itself answers all other
+    workers, and returns an offset of 0.
     """
     if comm.rank == 0:
         for peer in range(1, comm.world_size):
@@ -104,8 +105,8 @@ def _measure_offset(comm: ExchangeComm) -> Offset:
         error_s = (received_at - sent_at) / 2
         if error_s < best.error_s:
             best = Offset(float(answer) - (sent_at + received_at) / 2, error_s, received_at)
-    # An offset within the error means the same host, whose processes share a clock; clocks of two hosts differ by
-    # their boot times.
+    # An offset within the error means that both processes run on the same host and share its clock. Clocks of two
+    # hosts would differ by the time between the boots of the hosts.
     return Offset(0.0, best.error_s, best.at) if abs(best.seconds) <= best.error_s else best
 
 
@@ -130,9 +131,10 @@ def broadcast_text(comm: ExchangeComm, text: str) -> str:
 
 
 def send_files_to_root(comm: ExchangeComm, folder: Path, local: Path | None) -> None:
-    """Copy all files of this worker's `local` folder to `folder` on rank 0. All workers must call this together.
+    """Copy all files of this worker's `local` folder to `folder` on rank 0.
 
-    `local` is None on workers that have no files to copy, because they write to rank 0's disk themselves.
+    All workers must call this together. `local` is None on a worker that has no files to copy, because it writes to
+    rank 0's disk directly.
     """
     paths = sorted(local.rglob("*")) if local else []
     files = [(path.relative_to(local).as_posix(), path.stat().st_size) for path in paths if local and path.is_file()]

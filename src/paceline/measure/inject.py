@@ -20,13 +20,13 @@ from paceline.errors import UsageError, unknown
 from paceline.measure.observer import WORK_PHASES, Observer, RunFacts
 from paceline.parsing import whole_number
 
-DEFAULT_PHASE = "backward"  # of a sleep in milliseconds
+DEFAULT_PHASE = "backward"  # in which slow:...,ms=... sleeps if no phase is given
 ALLOWED = {"slow": ("rank", "ms", "factor", "phase"), "kill": ("rank", "step"), "hang": ("rank", "step")}
 MOST_MS = 60_000  # a minute in every step
 MOST_FACTOR = 1000
-MOST_OVERSLEPT_S = 0.0002  # a sleep that was too long shortens the next one by at most this
-NAP_S = 0.0002  # length of the pieces of a sleep
-UNRECORDED_STEP = 1 << 62  # step number of operations that only the injector listens to
+MOST_OVERSLEPT_S = 0.0002  # if a sleep took too long, the next one is shortened by at most this
+NAP_S = 0.0002  # longest single call of time.sleep; longer sleeps are divided
+UNRECORDED_STEP = 1 << 62  # reported to the comm as step number if only the injector listens, not the recorder
 EXAMPLE = "slow:rank=2,ms=200,phase=backward"
 
 
@@ -36,10 +36,10 @@ class Injection:
 
     kind: str  # slow, kill, hang
     rank: int
-    step: int = 0  # when it is killed or hangs
-    sleep_s: float = 0.0  # in every step
+    step: int = 0  # in which the worker is killed or hangs
+    sleep_s: float = 0.0  # sleep in every step
     factor: float = 1.0  # how many times as long the worker's computation takes
-    phase: str = ""  # empty for all
+    phase: str = ""  # of the step that is slow; empty for all phases
 
     @staticmethod
     def parse(text: str) -> Injection:
@@ -78,17 +78,20 @@ def check_injections(texts: Sequence[str], *, num_workers: int, total_steps: int
 
 
 def nap(seconds: float) -> None:
-    """Sleep in short pieces. After one long sleep a CPU core is slow at first, which would delay the worker further."""
+    """Sleep for `seconds`, in many short sleeps.
+
+    After one long sleep, a CPU core is slow at first, which would delay the worker further.
+    """
     end = time.perf_counter() + seconds
     while (left := end - time.perf_counter()) > 0:
         time.sleep(min(left, NAP_S))
 
 
 class Injector(Observer):
-    """Applies injections to this worker.
+    """Observer of the training loop that applies injections to this worker.
 
-    It listens to the comms, because a `factor` applies only to the part of a phase in which the worker is not blocked
-    in communication.
+    It also receives the blocked times of the worker's comms, because a `factor` applies only to the time of a phase in
+    which the worker is not blocked in communication.
     """
 
     def __init__(
@@ -98,7 +101,7 @@ class Injector(Observer):
         self._comms = list(comms)
         self._listeners: list[tuple[Any, _Listener]] = []
         self._sleep = sleep
-        self._blocked: list[tuple[float, float]] = []  # since the last phase ended
+        self._blocked: list[tuple[float, float]] = []  # (begin, end) of blocked times since the last phase ended
         self._is_new_step = dict.fromkeys(WORK_PHASES, True)
         self._pending_sleep_s = dict.fromkeys(WORK_PHASES, 0.0)
 
@@ -119,7 +122,7 @@ class Injector(Observer):
         now = time.perf_counter()
         began = now - elapsed_s
         for comm in self._comms:
-            comm.settle(now)  # waits of torch's own code in backward end here, before the sleep
+            comm.settle(now)  # report blocked times of DDP in backward now, so that they do not include the sleep
         own_s = elapsed_s - sum(end - max(begin, began) for begin, end in self._blocked if end > began)
         for injection in self._injections:
             if injection.kind == "slow" and injection.phase in ("", phase):
@@ -136,10 +139,10 @@ class Injector(Observer):
             comm.listener = listener.before
 
     def _sleep_for_injections(self, phase: str) -> None:
-        """Sleep for the time that injections have added to a phase. A sleep that is too long shortens the next one.
+        """Sleep for the time that injections have added to a phase.
 
-        The next sleep is shortened by at most MOST_OVERSLEPT_S. Otherwise, on a busy machine, one long sleep would
-        replace those of the following steps, and only some of the steps would be slow.
+        If a sleep takes too long, the next one is shortened, but by at most MOST_OVERSLEPT_S. Without this limit, one
+        long sleep on a busy machine would replace the sleeps of the following steps, and only some steps would be slow.
         """
         if self._pending_sleep_s[phase] > 0:
             begin = time.perf_counter()
@@ -150,9 +153,9 @@ class Injector(Observer):
 
 
 class _Listener:
-    """Comm listener that reports blocked times in every step, and passes events on to the recorder.
+    """Comm listener that reports blocked times of every step to the injector, and passes events to the recorder.
 
-    The recorder, if there is one, gets the events of only those steps that it records.
+    `before` is the recorder, or None without one. It receives only the events of steps that it records.
     """
 
     def __init__(self, before: Any, on_blocked: Callable[[tuple[float, float]], None]) -> None:
@@ -183,7 +186,7 @@ class _Listener:
 def _stop_worker(kind: str) -> None:
     if kind == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
-    while True:  # the others have a time limit
+    while True:  # hang; the other workers stop at the time limit of their comm
         time.sleep(3600)
 
 

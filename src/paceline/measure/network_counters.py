@@ -1,4 +1,7 @@
-"""Network counters of the kernel: bytes of this process's TCP connections and of an emulated node's interfaces.
+"""Read how many bytes this process sent and received, from the kernel's network counters.
+
+The counts cover the TCP connections of this process and, on an emulated node (a network namespace that stands for a
+host), the node's network interfaces.
 
 TCP_INFO is read from each file descriptor of this process. Unlike netlink's sock_diag, this needs no privilege, works
 in containers, and does not slow down on hosts with many sockets.
@@ -24,7 +27,7 @@ _WITH_TIMESTAMPS = 1  # a bit of tcpi_options
 _IP_AND_TCP = {socket.AF_INET: 40, socket.AF_INET6: 60}
 _TIMESTAMPS = 12
 _NS_GET_USERNS = 0xB701
-_FIRST_USERS = 0xEFFFFFFD  # the inode of the user namespace that the system starts with
+_FIRST_USERS = 0xEFFFFFFD  # inode of the initial user namespace
 
 # Offsets in Linux's struct tcp_info, which only ever grows at its end.
 _OPTIONS, _ACKED, _RECEIVED, _SEGMENTS, _UNSENT, _SENT = 5, 120, 128, 136, 144, 200
@@ -34,11 +37,14 @@ _WITH_SENT = 216
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes over TCP connections. `sent_bytes` and `received_bytes` count payload, and retransmitted payload once."""
+    """Byte counts of TCP connections.
+
+    `sent_bytes` and `received_bytes` count payload. Payload that is sent again after a loss counts once in them.
+    """
 
     sent_bytes: int = 0
     received_bytes: int = 0
-    retransmitted_bytes: int = 0
+    retransmitted_bytes: int = 0  # payload that was sent again
     header_bytes: int = 0  # computed: IP and TCP headers of all sent segments, including acknowledgements
     unsent_bytes: int = 0  # payload that is still in the kernel and not counted in `sent_bytes`
 
@@ -59,7 +65,7 @@ class Traffic:
 class Connections:
     """Reads the kernel's counters of this process's TCP connections.
 
-    A closed connection remains in the totals with its last reading.
+    The totals include closed connections, with the counts of the last reading before they were closed.
     """
 
     def __init__(self) -> None:
@@ -67,8 +73,8 @@ class Connections:
         self._libc: Any = ctypes.PyDLL(None, use_errno=True)
         self._info = ctypes.create_string_buffer(_INFO_BYTES)
         self._word = ctypes.c_uint64()
-        self._open: dict[int, Traffic] = {}  # by the socket's cookie, which no other socket ever gets
-        self._header_bytes: dict[int, int] = {}  # by cookie: of one segment
+        self._open: dict[int, Traffic] = {}  # by the socket's cookie, an id that the kernel never reuses
+        self._header_bytes: dict[int, int] = {}  # by cookie: size of one segment's IP and TCP headers
         self._closed = Traffic()
 
     @staticmethod
@@ -82,7 +88,7 @@ class Connections:
         return found if known else None
 
     def read(self) -> Traffic:
-        """Return the sum over all connections, each counted since it was opened."""
+        """Return the sum of the counts of all open and closed connections, each since its opening."""
         found: dict[int, Traffic] = {}
         for name in os.listdir(_FDS):
             fd = int(name)
@@ -134,9 +140,9 @@ def _traffic(info: bytes, size: int, header_bytes: int) -> Traffic:
 def is_in_own_namespace() -> bool:
     """Return whether this process has its own network namespace, as in an emulated node.
 
-    This is true if an ancestor process is in another network namespace. Because ancestors may be unreadable, it is also
-    true if the network namespace belongs to this process's own user namespace, as with `unshare` and rootless
-    containers.
+    The result is True if an ancestor process is in another network namespace. Because ancestors may be unreadable, the
+    result is also True if the network namespace belongs to this process's own user namespace, as with `unshare` and
+    rootless containers.
     """
     try:
         own = os.readlink("/proc/self/ns/net")
@@ -166,7 +172,7 @@ def _network_is_of_own_users() -> bool:
     try:
         owner = fcntl.ioctl(network, _NS_GET_USERNS)
     except OSError:
-        return False  # owned by a user namespace outside
+        return False  # the network namespace belongs to an outer user namespace
     finally:
         os.close(network)
     try:
@@ -176,16 +182,13 @@ def _network_is_of_own_users() -> bool:
 
 
 def interface_bytes() -> tuple[int, int]:
-    """Return the bytes sent and received by the interfaces of this network namespace, except loopback.
-
-    The bytes include headers.
-    """
+    """Return the bytes sent and received by this network namespace's interfaces except loopback, with headers."""
     with open(_INTERFACES, encoding="ascii") as file:
         return count_interfaces(file.read())
 
 
 def count_interfaces(text: str) -> tuple[int, int]:
-    """Return the bytes sent and received by all interfaces except loopback, from the text of /proc/net/dev."""
+    """Return the bytes sent and received by all interfaces except loopback, from /proc/net/dev's `text`."""
     sent = received = 0
     for line in text.splitlines()[2:]:
         name, _, numbers = line.partition(":")

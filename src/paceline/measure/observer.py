@@ -1,4 +1,4 @@
-"""Observers: callbacks of a worker's training loop, independent of strategies and models."""
+"""Observers: objects that a worker's training loop calls at every step and phase, to record and profile a run."""
 
 from __future__ import annotations
 
@@ -17,19 +17,22 @@ PHASES = (*WORK_PHASES, "evaluation", COMMUNICATION)
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """Facts about a run for its observers, and functions that write a line to the worker's file and convert times."""
+    """Facts about a run for its observers, with functions to write to the worker's file and convert times."""
 
     rank: int
     world_size: int
     total_steps: int
     steps_per_epoch: int
-    folder: str  # the run's temporary folder; empty if there is none or this worker cannot access it
+    folder: str  # where this worker stores files of the run; empty if the run is not stored
     write: Callable[[Json], None]  # appends a line to workers/RANK.jsonl; thread-safe, never blocks
     run_time: Callable[[float], float]  # this worker's perf_counter as seconds since the run's start, on rank 0's clock
 
 
 class Observer:
-    """Callbacks of one worker's training loop, called in the loop's thread. Times are from `time.perf_counter`."""
+    """Callbacks of one worker's training loop, called in the loop's thread.
+
+    Times are from `time.perf_counter`.
+    """
 
     def run_begins(self, facts: RunFacts) -> None: ...
 
@@ -46,14 +49,14 @@ class Observer:
         """Called when a step has finished.
 
         `facts` has the keys begin (a time of perf_counter), iteration_s, data_s, loss, num_right, num_answers,
-        num_samples and sent_bytes (what the comm has sent since the run's start).
+        num_samples and sent_bytes (bytes that the comm has sent since the run's start).
         """
 
     def steps_end(self) -> None:
         """Called after the last step, before the final synchronisation and evaluation."""
 
     def pause(self) -> None:
-        """Stop measuring until `resume`. Steps with and without measurement are compared to find the overhead."""
+        """Stop measuring until `resume`, to compare steps with and without measurement."""
 
     def resume(self) -> None: ...
 
@@ -66,9 +69,10 @@ class Observer:
 
 
 class Observers:
-    """All observers of one training loop. They are called in order, except that `run_ends` is called in reverse order.
+    """All observers of one training loop, called in order; only `run_ends` is called in reverse order.
 
-    Thus the first observer, which writes the worker's file, ends last and still writes the last lines of the others.
+    The first observer writes the worker's file. Because its `run_ends` is called last, it can still write the last
+    lines of the other observers.
     """
 
     def __init__(
@@ -78,7 +82,7 @@ class Observers:
         *,
         steps_per_block: int = 0,
     ) -> None:
-        """`synchronize` waits for an asynchronous device, so that the time of a phase includes its work on the device.
+        """`synchronize` waits for an asynchronous device, so that a phase includes its work on the device.
 
         If `steps_per_block` is not 0, steps form blocks of this size, and observers run only in some of the blocks (see
         `is_measured`).
@@ -127,7 +131,7 @@ class Observers:
             member.steps_end()
 
     def run_ends(self) -> None:
-        with ExitStack() as stack:  # calls the rest if one raises
+        with ExitStack() as stack:  # calls the remaining observers even if one raises
             for member in self._all:
                 stack.callback(member.run_ends)
 
@@ -142,9 +146,10 @@ class Observers:
 
 
 def is_measured(step: int, steps_per_block: int) -> bool:
-    """Return whether a step lies in a measured block. Of every four blocks, the first and the last are measured.
+    """Return whether `step` is measured, if only half of the blocks of `steps_per_block` steps are.
 
-    In this order, a steady drift of the machine's speed affects measured and unmeasured blocks equally.
+    The first and the last of every four blocks are measured. In this order, a steady drift of the machine's speed
+    affects measured and unmeasured blocks equally.
     """
     return step // steps_per_block % 4 in (0, 3)
 

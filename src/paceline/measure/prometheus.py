@@ -23,9 +23,9 @@ from paceline.results.value import Json
 
 @dataclass(frozen=True)
 class WorkerMetric:
-    """A metric of one worker, and the keys that lead to its value in a progress event.
+    """A metric of a worker: its name, help text, and the path of keys to its value in a progress event.
 
-    The name of a counter ends in _total.
+    The name of a counter ends in _total. Metrics with other names are gauges.
     """
 
     name: str
@@ -129,7 +129,7 @@ def metrics_server(board: MetricsBoard, *, host: str, port: int) -> Iterator[str
         ) from None
 
     def report_error(request: Any, client_address: Any) -> None:
-        # A client that disconnects early must not print a traceback into the run's progress.
+        # Without this, a client that disconnects early would cause a traceback in the terminal of the run.
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             WSGIServer.handle_error(server, request, client_address)
 

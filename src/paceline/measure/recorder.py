@@ -29,14 +29,14 @@ from paceline.measure.steps import records_spans
 from paceline.results import Json
 
 SCHEMA = 1
-QUEUE_EVERY_S = 0.5  # a killed worker loses at most this period
+QUEUE_EVERY_S = 0.5  # if a worker is killed, about this period of its records is lost
 PROGRESS_EVERY_S = 0.2
 WINDOW_S = 2.0  # period of the throughput and blocked time in a progress event
-MOST_STEPS = 200  # most steps in this period; older steps are ignored
+MOST_STEPS = 200  # limit of steps in this period; older steps are ignored
 
 
 class RecordedComm(Protocol):
-    """The part of a comm's interface that the recorder uses."""
+    """The members that the recorder uses of a comm, the object through which workers communicate."""
 
     listener: Any
 
@@ -44,7 +44,9 @@ class RecordedComm(Protocol):
 
 
 class Recorder(Observer):
-    """Records every step of one worker. With `has_spans`, it also records phases and the operations of the comms.
+    """Observer that writes a line for every step of one worker to the worker's file.
+
+    With `has_spans`, it also records phases and the operations of the comms, in a long run only of some steps.
 
     During a step, numbers are appended to a list. After the step they are packed into an array, which is handed to the
     writer thread about every QUEUE_EVERY_S seconds.
@@ -150,9 +152,10 @@ class _Step(NamedTuple):
 
 
 class ProgressObserver(Observer):
-    """Emits progress events with the throughput and the share of time blocked in the comm.
+    """Observer that emits progress events with the throughput and the share of time blocked in the comm.
 
-    There is at most one event per PROGRESS_EVERY_S. In addition, rank 0 emits a log event every `log_every` steps.
+    It emits at most one progress event per PROGRESS_EVERY_S seconds, and one more after the last step. In addition,
+    rank 0 emits a log event every `log_every` steps.
     """
 
     def __init__(
@@ -210,7 +213,7 @@ class ProgressObserver(Observer):
         elapsed_s = max(now - first.end, 1e-9)
         answers = sum(step.num_answers for step in steps)
         recorded_s = steps[-1].recorded_s - first.recorded_s
-        if recorded_s > 0:  # in a long run, few steps are recorded; between them, the last value is repeated
+        if recorded_s > 0:  # in a long run, only some steps are recorded; until the next one, repeat the last value
             self._in_comm_percent = 100 * (steps[-1].blocked_s - first.blocked_s) / recorded_s
         return {
             "accuracy": sum(step.num_right for step in steps) / answers if answers else None,

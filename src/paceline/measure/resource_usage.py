@@ -1,4 +1,4 @@
-"""Resource usage of this process: CPU time, memory, file and network bytes from the kernel, and GPU usage."""
+"""Read the resource usage of a worker process: CPU time, memory, file and network bytes, GPU usage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RESET_PEAK = b"5"  # value for /proc/self/clear_refs that resets the peak
 
 @dataclass(frozen=True)
 class Usage:
-    """Resource usage of this process at one time.
+    """CPU, memory and file usage of this process at one time.
 
     File bytes are counted since the start of the process. They are None if the system does not report them.
     """
@@ -27,9 +27,9 @@ class Usage:
     cpu_s: float  # of all threads
     at_s: float  # time of the reading, by `time.perf_counter`
     rss_bytes: int
-    peak_rss_bytes: int  # since the reader of the usage was opened
+    peak_rss_bytes: int  # since the `UsageReader` was opened
     disk_read_bytes: int | None = None
-    block_written_bytes: int | None = None  # pages written to block devices; files in tmpfs have none
+    block_written_bytes: int | None = None  # written to block devices, so without files in tmpfs
     write_calls_bytes: int | None = None  # bytes passed to write(): any file, pipe or socket
 
 
@@ -37,7 +37,7 @@ class UsageReader(ABC):
     """Reads the CPU, memory and file usage of this process."""
 
     def read(self) -> Usage:
-        # Read both clocks together: the other readings take time in which other threads continue.
+        # Read both clocks together, and first: other threads continue during the slower readings of `_read`.
         return self._read(time.process_time(), time.perf_counter())
 
     @abstractmethod
@@ -47,12 +47,15 @@ class UsageReader(ABC):
 
 
 def open_usage_reader() -> UsageReader:
-    """Return the usage reader for this operating system. The memory peak that it reports counts from this call."""
+    """Return the usage reader for this operating system; it reports the memory peak since this call."""
     return LinuxUsageReader() if sys.platform.startswith("linux") else PortableUsageReader()
 
 
 class LinuxUsageReader(UsageReader):
-    """Reads usage from /proc. Its files stay open, since that takes a third of the time of opening them again."""
+    """Reads usage from files in /proc.
+
+    The files stay open, because opening them for each reading would take three times as long.
+    """
 
     def __init__(self) -> None:
         self._status = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
@@ -63,7 +66,7 @@ class LinuxUsageReader(UsageReader):
     def _read(self, cpu_s: float, at_s: float) -> Usage:
         kibibytes = numbers_of(os.pread(self._status, 8192, 0), (b"VmHWM", b"VmRSS"))
         rss = kibibytes[b"VmRSS"] * 1024
-        # If the kernel cannot reset the peak, VmHWM covers the whole process: use the largest reading instead.
+        # If the kernel cannot reset the peak, VmHWM also covers the time before: use the largest reading of VmRSS.
         self._peak = max(self._peak, kibibytes[b"VmHWM"] * 1024 if self._is_peak_of_run else rss)
         if self._io is None:
             return Usage(cpu_s, at_s, rss, self._peak)
@@ -138,18 +141,18 @@ class CudaGpu:
         self._has_pynvml = find_spec("pynvml") is not None
 
     def read(self) -> tuple[float | None, int]:
-        """Return the device's utilisation in percent, and the bytes of its memory that this process has reserved."""
+        """Return the device's utilisation in percent, and the device memory in bytes that torch has reserved."""
         use = float(self._cuda.utilization(self._device)) if self._has_pynvml else None
         return use, int(self._cuda.memory_reserved(self._device))
 
 
 def open_gpu(device: Any) -> CudaGpu | None:
-    """Return a usage reader for a torch device, or None if it is not a CUDA device."""
+    """Return a usage reader for a torch device, or None if `device` is None or not a CUDA device."""
     return CudaGpu(device) if device is not None and device.type == "cuda" else None
 
 
 class ResourceProbe:
-    """Reads all resource usage of a worker, as the fields of a `sample` line in its file.
+    """Reads all resource usage of a worker, as the fields of a `sample` line in the worker's file.
 
     File and network bytes are counted since the probe was created.
     """
@@ -167,7 +170,7 @@ class ResourceProbe:
         self._percent: float | None = None
 
     def read(self) -> Json:
-        # Files before the network: bytes sent in between can lower the file bytes, never raise them.
+        # Read files before the network: bytes sent in between can then lower the file bytes, but never raise them.
         usage = self._reader.read()
         traffic = None
         if self._connections is not None and self._first_traffic is not None:
@@ -188,7 +191,7 @@ class ResourceProbe:
         }
 
     def unsent_bytes(self) -> int:
-        """Return the bytes written to TCP connections that the kernel has not sent yet."""
+        """Return the bytes written to TCP connections that the kernel has not sent yet; 0 without counters."""
         return self._connections.read().unsent_bytes if self._connections else 0
 
     def close(self) -> None:
@@ -203,9 +206,9 @@ class ResourceProbe:
     def _files(self, usage: Usage, traffic: Traffic | None) -> Json:
         """Return the bytes read from and written to files since the probe was created.
 
-        Two counts of written bytes exist, and the larger one is returned: bytes written to block devices, which do not
-        include files in tmpfs, and bytes passed to write calls. Write calls include those to TCP connections, whose
-        bytes are subtracted.
+        `disk_written_bytes` is the larger one of two counts: bytes written to block devices, which exclude files in
+        tmpfs, and bytes passed to write calls, minus those sent over TCP connections. The values are None if the
+        system does not report them.
         """
         first = self._first
         if usage.disk_read_bytes is None or usage.block_written_bytes is None:

@@ -1,4 +1,4 @@
-"""Resource samples of a worker, taken by a background thread during training, and their summary for the result."""
+"""Sample a worker's resource usage in a background thread during training, and summarise it for the result."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from paceline.measure.resource_usage import ResourceProbe
 from paceline.results import Json, NetworkUse, Resources, WorkerNetwork, WorkerResources
 from paceline.results.worker_report import WorkerReport
 
-MOST_COST = 0.003  # of a core: a worker with thousands of open files is sampled less often
+MOST_COST = 0.003  # share of a CPU core for sampling; a worker with thousands of open files is sampled less often
 DRAIN_S = 0.1  # longest wait for bytes that the kernel has not sent
-POLL_S = 0.005  # between two readings of the unsent bytes
-SAMPLE_POINTS = 400  # most samples of a worker in a result
+POLL_S = 0.005  # time between two readings of the unsent bytes
+SAMPLE_POINTS = 400  # limit of samples per worker in a result
 COLUMNS = (
     "cpu_percent",
     "rss_bytes",
@@ -29,7 +29,7 @@ COLUMNS = (
 
 
 class Sampler:
-    """Emits `hz` resource samples per second from `start` to `stop`, and one more at `start` and at `stop`."""
+    """Emits up to `hz` resource samples per second in a background thread, and one each at `start` and `stop`."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Sampler:
         clock: Callable[[], float] = time.perf_counter,
         device: Any = None,
     ) -> None:
-        """`emit` is called with each sample. `clock` returns the `time_s` of a sample. `device` is a torch device."""
+        """`emit` is called with each sample, `clock` returns its `time_s`, and `device` is the torch device to read."""
         assert hz > 0, "a sampler needs a positive rate"
         self._emit, self._interval_s, self._clock, self._device = emit, 1 / hz, clock, device
         self._ended = threading.Event()
@@ -82,7 +82,7 @@ class Sampler:
         return row
 
     def sample_drained(self) -> Json:
-        """Wait until the kernel has sent all bytes, but at most DRAIN_S. Then take a sample, emit it, and return it."""
+        """Wait for the kernel to send all bytes, for at most DRAIN_S. Then take, emit and return a sample."""
         assert self._probe is not None, "the sampler was not started"
         deadline = time.perf_counter() + DRAIN_S
         while self._probe.unsent_bytes() and time.perf_counter() < deadline:
@@ -100,7 +100,7 @@ class Sampler:
 
 
 class ThinnedRows:
-    """Collects rows, but keeps at most `most` of them: the first, the last, and evenly spaced ones between them."""
+    """Collects rows, but keeps at most `most`: the first, the last, and evenly spaced ones between them."""
 
     def __init__(self, most: int) -> None:
         assert most >= 4, "halving needs at least 4 rows to keep the first and the last"
@@ -126,7 +126,7 @@ class ThinnedRows:
 
 
 class ResourceObserver(Observer):
-    """Observer that samples a worker's resources, and puts at most SAMPLE_POINTS samples into the worker's report."""
+    """Observer that samples a worker's resources, and reports at most SAMPLE_POINTS samples."""
 
     def __init__(self, *, hz: float, device: Any = None) -> None:
         self._sampler = Sampler(self._emit, hz=hz, clock=self._run_time, device=device)
@@ -166,7 +166,7 @@ class ResourceObserver(Observer):
 
 
 def summarise_resources(samples: Mapping[int, Sequence[Json]]) -> Resources | None:
-    """Return the resources of every rank over time, or None if there are no samples."""
+    """Return the resources of every rank over time from its samples, or None if there are no samples."""
     per_worker = [_columns_of(rank, rows) for rank, rows in sorted(samples.items()) if rows]
     return Resources(per_worker=per_worker) if per_worker else None
 
@@ -185,10 +185,10 @@ def _columns_of(rank: int, rows: Sequence[Json]) -> WorkerResources:
 
 
 def summarise_network(workers: Sequence[WorkerReport]) -> NetworkUse | None:
-    """Return each worker's payload bytes in the training steps.
+    """Return the bytes that each worker sent and received in the training steps, or None without kernel counters.
 
-    They are listed as counted by the kernel, as counted by the comm, and as predicted by the strategy. Bytes through
-    shared memory have a separate field. The result is None if no worker has kernel counters.
+    Payload over the network is given as counted by the kernel, as counted by the comm and as predicted by the
+    strategy. Bytes through shared memory have a separate field.
     """
     rows = [_network_row(worker) for worker in workers]
     return NetworkUse(per_worker=rows) if any(row.kernel_sent_bytes is not None for row in rows) else None

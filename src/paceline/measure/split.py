@@ -1,10 +1,14 @@
-"""Split of a step's time into compute, communication, overlap, waiting, data and rest.
+"""Split each step of a worker into time for compute, communication, overlap, waiting, data loading and the rest.
 
-Every moment of a step belongs to exactly one part. While the worker's thread is blocked in a comm operation, it is
-waiting until the last worker on which the operation depends has called it. After that, it is communicating. It is also
-communicating while it copies or adds data for an operation itself, and while the loop waits for the strategy to
-synchronise. Otherwise it loads data or computes. Compute time during which a transfer is in progress is overlap. Time
-outside all phases is the rest.
+Every moment of a step belongs to exactly one of these parts:
+
+- waiting: the worker's thread is blocked in a comm operation that another worker has not called yet
+- communication: the thread is blocked in a comm operation that all needed workers have called, copies or adds data
+  for an operation, or is in the phase in which the loop waits for the strategy to synchronise
+- data: the thread loads data
+- overlap: the thread computes while a transfer is in progress
+- compute: the thread computes while no transfer is in progress
+- rest: the time outside all phases
 """
 
 from __future__ import annotations
@@ -21,14 +25,15 @@ from paceline.results import Interval, Split, SplitMean, WorkerSplit
 
 PARTS = ("compute_s", "communication_s", "overlap_s", "waiting_s", "data_s", "rest_s")
 
-# Bytes that the comm sends and receives on a worker per byte of the tensor: (op, peer, rank) -> (sent, received).
+# Function (op, peer, rank) -> (sent, received): bytes that worker `rank` sends and receives in an operation, per byte
+# of the operation's tensor.
 Factors = Callable[[str, int | None, int], tuple[float, float]]
 
 Intervals = list[Interval]  # sorted and disjoint
 
 
 def union(parts: Iterable[Interval]) -> Intervals:
-    """Merge intervals into sorted, disjoint ones. Drop empty intervals."""
+    """Return the time covered by any of the intervals `parts`, as sorted, disjoint intervals."""
     found: Intervals = []
     for begin, end in sorted(part for part in parts if part[1] > part[0]):
         if found and begin <= found[-1][1]:
@@ -40,7 +45,7 @@ def union(parts: Iterable[Interval]) -> Intervals:
 
 
 def intersection(ours: Intervals, theirs: Intervals) -> Intervals:
-    """Return the intervals that lie in both lists."""
+    """Return the time covered by both `ours` and `theirs`, as sorted, disjoint intervals."""
     found: Intervals = []
     i = j = 0
     while i < len(ours) and j < len(theirs):
@@ -55,7 +60,7 @@ def intersection(ours: Intervals, theirs: Intervals) -> Intervals:
 
 
 def difference(ours: Intervals, theirs: Intervals) -> Intervals:
-    """Return the intervals that lie in `ours` but not in `theirs`."""
+    """Return the time covered by `ours` but not by `theirs`, as sorted, disjoint intervals."""
     found: Intervals = []
     j = 0
     for begin, end in ours:
@@ -90,20 +95,23 @@ class StepSplit:
     """How one worker spent one step. Times are in seconds."""
 
     step_s: float
-    parts: dict[str, float]
+    parts: dict[str, float]  # by name in PARTS
     own_s: dict[str, float]  # time of each work phase, without time blocked in the comm
     waits: list[Wait]
     transfer_s: float  # time in which the step's operations moved bytes
     sent_bytes: float
     received_bytes: float
     num_operations: int  # comm operations that move bytes
-    still_moving: list[Interval]  # the parts of transfers after the step's end
+    still_moving: list[Interval]  # intervals after the step's end in which its transfers continue
 
 
 def split_step(
     rank: int, lines: StepLines, arrivals: Arrivals, factors: Factors, continuing: Iterable[Interval] = ()
 ) -> StepSplit:
-    """Split the time of one step of one worker. `continuing` are its transfers that began in the previous step."""
+    """Return the split of one step of one worker.
+
+    `continuing` has the intervals in which transfers of the previous step continue in this step.
+    """
     whole = [(lines.begin_s, lines.end_s)]
 
     def inside(parts: Iterable[Interval]) -> Intervals:
@@ -144,10 +152,11 @@ def split_step(
 
 
 def _overlappable(ops: list[CommOp], transfers: list[Interval], updating: Intervals) -> Intervals:
-    """Return the intervals in which compute counts as overlap: each transfer without the optimiser phase it began in.
+    """Return the intervals in which compute counts as overlap.
 
-    A strategy that communicates in its optimiser step has no forward or backward pass to overlap with. What its thread
-    computes between two operations of that step does not count as overlap.
+    These are the transfers. If a transfer began in an optimiser phase, the time in that phase is excluded: a strategy
+    that communicates in the optimiser step computes between its operations, but does not hide them behind forward or
+    backward.
     """
     found: Intervals = []
     for op, moved in zip(ops, transfers, strict=True):
@@ -157,9 +166,9 @@ def _overlappable(ops: list[CommOp], transfers: list[Interval], updating: Interv
 
 
 def _waits(rank: int, lines: StepLines, arrivals: Arrivals) -> list[Wait]:
-    """Return the periods in which the worker was blocked in an operation that another worker had not called yet.
+    """Return the periods of a step in which the worker was blocked because another worker was late.
 
-    The periods are clipped to the step.
+    The worker that called the operation last is the late one.
     """
     found = []
     for blocked in lines.blocked:
@@ -175,9 +184,9 @@ def _waits(rank: int, lines: StepLines, arrivals: Arrivals) -> list[Wait]:
 
 
 def caused_waiting(waits: Mapping[int, list[Wait]]) -> dict[int, float]:
-    """Return for how many seconds other workers waited for each rank.
+    """Return, by rank, how many seconds other workers waited for that rank. `waits` has each rank's own waits.
 
-    While a late rank was itself waiting, the time counts for the rank that it was waiting for.
+    While a late rank itself waited for another rank, the time counts for that other rank.
     """
     in_order = {rank: sorted(own) for rank, own in waits.items()}
     ends = {rank: [wait.end_s for wait in own] for rank, own in in_order.items()}
@@ -255,7 +264,7 @@ class SplitSum:
             self._workers.setdefault(rank, WorkerSum()).add(quantities, num_steps_represented(step))
 
     def result(self) -> Split | None:
-        """Return means over the steps, for each worker and for all workers. Return None if no step was measured."""
+        """Return means over the steps, for each worker and for all, or None if no step was measured."""
         if not self._workers:
             return None
         total = WorkerSum()

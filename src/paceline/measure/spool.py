@@ -1,4 +1,4 @@
-"""Writer of a worker's file, `RANK.jsonl`. It writes in a background thread, so a slow disk does not delay training.
+"""Write a worker's records to its file, `RANK.jsonl`, in a background thread that does not delay training.
 
 During training, rows of numbers go to a binary spool file beside `RANK.jsonl`. When the run ends, the rows are
 converted to JSON lines. Packing a row takes 0.2 to 0.3 us, but formatting a JSON line takes 1.1 to 2.0 us and would
@@ -19,7 +19,7 @@ from typing import Any
 from paceline.measure.observer import PHASES
 from paceline.results import Json
 
-MOST_QUEUED = 64  # chunks and lines
+MOST_QUEUED = 64  # limit of chunks and lines in the queue
 CHUNK_NUMBERS = 8192  # numbers per chunk
 SUFFIX = ".spool"
 CLOSE_S = 30.0  # longest wait for the disk
@@ -31,8 +31,8 @@ MEDIUM_CODES = {medium: code for code, medium in enumerate(MEDIA)}
 PHASE_CODES = {phase: code for code, phase in enumerate(PHASES)}
 NO_PEER = -1
 
-STEP, SPAN, OP, BLOCKED = range(4)  # the first number of a row
-# Fields of the four types of rows, and below the number of fields of each:
+STEP, SPAN, OP, BLOCKED = range(4)  # the first number of a row is its type
+# Fields of each type of row. WIDTHS has the number of fields of each type.
 # STEP, step, begin, iteration_s, data_s, loss, num_right, num_answers, num_samples, sent_bytes
 # SPAN, step, phase, begin, end
 # OP, step, number, op, bytes, peer, tag, medium, begin, end
@@ -45,7 +45,7 @@ def count_rows(numbers: Sequence[float]) -> int:
 
 
 def whole_rows(numbers: Sequence[float]) -> int:
-    """Return how many of the `numbers` belong to complete rows. Only the last row can be incomplete."""
+    """Return how many of the `numbers` belong to complete rows; only the last row can be incomplete."""
     return next((begin for begin, end in _rows(numbers) if end > len(numbers)), len(numbers))
 
 
@@ -56,7 +56,7 @@ def lines(numbers: Sequence[float], run_time: Callable[[float], float]) -> Itera
 
 
 def _rows(numbers: Sequence[float]) -> Iterator[tuple[int, int]]:
-    """Yield the begin and end index of each row. If the last row is incomplete, its end lies beyond `numbers`."""
+    """Yield the begin and end index of each row; the end of an incomplete last row lies beyond `numbers`."""
     begin = 0
     while begin < len(numbers):
         end = begin + WIDTHS[int(numbers[begin])]
@@ -145,7 +145,7 @@ class Spool:
             self._drop(1)
 
     def close(self, run_time: Callable[[float], float]) -> None:
-        """Write what is queued, convert the rows of the spool file to JSON lines, and close the worker's file."""
+        """Write the queued items, convert the spool file's rows to JSON lines, and close the worker's file."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -190,7 +190,10 @@ class Spool:
 
 
 def recover(folder: Path) -> None:
-    """Append the rows of spool files that killed workers left in a folder to the worker files, as JSON lines."""
+    """Append the rows of spool files that killed workers left in `folder` to their worker files, as JSON lines.
+
+    The spool files are then deleted.
+    """
     for spool in sorted(folder.glob(f"*{SUFFIX}")):
         with spool.open("rb") as file:
             start = array("d", file.read(8).ljust(8, b"\0"))
@@ -202,10 +205,10 @@ def recover(folder: Path) -> None:
 
 
 def _convert(spool: Path, target: Any, run_time: Callable[[float], float]) -> None:
-    """Append the rows of a spool file to the file `target` as JSON lines. An incomplete last row is dropped."""
+    """Append the rows of a spool file to the file `target` as JSON lines, without an incomplete last row."""
     rest: array[float] = array("d")
     with spool.open("rb") as file:
-        file.read(8)  # the shift
+        file.read(8)  # skip `shift_s`
         while piece := file.read(8 * CHUNK_NUMBERS):
             rest.frombytes(piece[: len(piece) // 8 * 8])
             end = whole_rows(rest)

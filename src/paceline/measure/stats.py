@@ -1,4 +1,4 @@
-"""Statistics of measurements: summaries, confidence intervals and ratios.
+"""Statistics of measured times: summaries, confidence intervals and ratios.
 
 Ratios are computed either from repeated runs or from the steps of single runs.
 """
@@ -29,13 +29,13 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 def summarise_if_complete(
     summarise: Callable[[Sequence[float]], float], values: Sequence[float | None]
 ) -> float | None:
-    """Apply a function such as `statistics.median` to `values`. Return None if they are empty or contain None."""
+    """Return `summarise(values)`, such as their median, or None if `values` is empty or contains None."""
     known = [value for value in values if value is not None]
     return summarise(known) if known and len(known) == len(values) else None
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Return a percentile, linearly interpolated between the two nearest values."""
+    """Return a percentile of `values`, which need not be sorted, with linear interpolation."""
     ordered = sorted(values)
     place = (len(ordered) - 1) * percent / 100
     low = math.floor(place)
@@ -44,9 +44,9 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def timed_values(values: Sequence[float], *, warmup: int, limit: int | None) -> list[float]:
-    """Return the first `limit` values (all if None) without the first `warmup` of them.
+    """Return `values[warmup:limit]`, or `values[:limit]` if that would be empty.
 
-    If they are all warm-up, return them nevertheless.
+    A `limit` of None or 0 means no limit.
     """
     counted = list(values[:limit] if limit else values)
     return counted[warmup:] or counted
@@ -59,7 +59,7 @@ def interval95_of_times(times: Sequence[float]) -> tuple[float, float] | None:
 
 
 def interval95(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return a 95 % confidence interval for the mean of repeated measurements, or None for fewer than two values."""
+    """Return Student's 95 % confidence interval for the mean, or None for fewer than two values."""
     if len(values) < 2:
         return None
     mean = statistics.fmean(values)
@@ -76,7 +76,7 @@ def interval95_of_median(values: Sequence[float], *, num_together: int = 1) -> t
     ordered = sorted(values)
     count, allowed = len(ordered), 0.025 / num_together
     outside, below = 0.0, 0
-    # The median lies below the k-th smallest value with the chance that a fair coin shows fewer than k heads.
+    # The median lies below the k-th smallest of n values with the probability of fewer than k heads in n coin tosses.
     while (outside := outside + math.comb(count, below) / 2**count) <= allowed:
         below += 1
     below = max(below, 1)
@@ -84,9 +84,9 @@ def interval95_of_median(values: Sequence[float], *, num_together: int = 1) -> t
 
 
 def student_t95(freedom: float) -> float:
-    """Return the critical value of Student's t for a two-sided 95 % interval with `freedom` degrees of freedom.
+    """Return the critical value of Student's t for a two-sided 95 % interval.
 
-    The degrees of freedom are rounded down, which makes intervals wider.
+    The degrees of freedom, `freedom`, are rounded down, which makes intervals wider.
     """
     whole = max(math.floor(freedom), 1)
     # Beyond the table: Fisher's expansion around the normal value, correct to four digits.
@@ -95,7 +95,7 @@ def student_t95(freedom: float) -> float:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Ratio of two times, with its 95 % confidence interval."""
+    """Ratio of two times, with its 95 % confidence interval from `low` to `high` (None for too little data)."""
 
     value: float
     low: float | None
@@ -103,16 +103,17 @@ class Ratio:
 
     @property
     def is_different(self) -> bool | None:
-        """Whether the interval excludes 1. None if there is no interval."""
+        """Whether the confidence interval excludes 1, or None if there is no interval."""
         if self.low is None or self.high is None:
             return None
         return not self.low <= 1.0 <= self.high
 
 
 def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """Return the median of ours / theirs over pairs of repeats, with Student's interval on a logarithmic scale.
+    """Return the median of ours / theirs over pairs of repeats.
 
-    Slow periods of the machine affect both repeats of a pair, and cancel.
+    Its confidence interval is Student's, for the mean of the logarithms. Slow periods of the machine affect both
+    repeats of a pair, and cancel.
     """
     logs = [math.log(a / b) for a, b in zip(ours, theirs, strict=True)]
     bounds = interval95(logs)
@@ -125,7 +126,7 @@ def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
 def unpaired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     """Return the ratio of geometric means, ours / theirs, of unpaired repeats.
 
-    Its confidence interval is Welch's on a logarithmic scale.
+    Its confidence interval is Welch's, for the difference of the means of the logarithms.
     """
     logs = [[math.log(value) for value in values] for values in (ours, theirs)]
     means = [statistics.fmean(values) for values in logs]
@@ -140,7 +141,7 @@ def unpaired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
 
 
 RESAMPLES = 2000
-LEAST_STEPS = 10  # of every run, for the block bootstrap
+LEAST_STEPS = 10  # that every run needs for the block bootstrap
 
 Numbers = npt.NDArray[np.float64]
 
@@ -150,7 +151,8 @@ def block_ratio(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float
 
     `ours` and `theirs` each have one list of step times per run. Step times are autocorrelated, so the bootstrap
     resamples blocks of sqrt(steps) consecutive steps; a block may wrap around the end of its run. The interval does not
-    include the variation between runs, which only repeats can show.
+    include the variation between runs, which only repeats can show. There is no interval if a run has fewer than
+    LEAST_STEPS steps.
     """
     generator = np.random.default_rng(seed)
     value = _mean(ours) / _mean(theirs)
@@ -175,7 +177,7 @@ def _resampled_means(steps: Numbers, generator: np.random.Generator) -> Numbers:
     length = math.ceil(math.sqrt(len(steps)))
     num_blocks = math.ceil(len(steps) / length)
     sums = np.concatenate([[0.0], np.cumsum(np.concatenate([steps, steps[:length]]))])
-    blocks = sums[length:] - sums[:-length]  # one for every first step
+    blocks = sums[length:] - sums[:-length]  # the sum of the block that starts at each step
     starts = generator.integers(0, len(steps), size=(RESAMPLES, num_blocks))
     means: Numbers = blocks[starts].sum(axis=1) / (num_blocks * length)
     return means

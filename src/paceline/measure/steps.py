@@ -1,4 +1,4 @@
-"""Steps of a run: ranges of steps, the records of each step in worker files, and arrival times at comm operations."""
+"""Read the recorded steps of a run from worker files, and find out when each worker called a comm operation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paceline.errors import UsageError
 from paceline.results import Interval
 
 FULL_STEPS = 1000  # below this step, the spans of every step are recorded
-# A collective may complete, and be written, while the worker is in its next step.
+# A line may be written up to this many steps after its step, since a collective may complete in a later step.
 LATE_STEPS = 2
 # Arrival times are available for this many steps: a message may be received some steps after it was sent.
 ARRIVAL_STEPS = 4
@@ -35,7 +35,7 @@ class StepRange:
 
     @staticmethod
     def parse(text: str, option: str) -> StepRange:
-        """Parse `FIRST:END`, the value of the command-line option `option`. Raises UsageError if it is invalid."""
+        """Parse `FIRST:END`, the value of command-line option `option`; raise UsageError if it is invalid."""
         match = re.fullmatch(r"\s*(\d{1,18}):(\d{1,18})\s*", text, re.ASCII)
         if match is None:
             raise UsageError(f"{option} {text!r} is not a range of steps; {RULE}")
@@ -46,7 +46,7 @@ class StepRange:
 
 
 def check_within(steps: StepRange, total_steps: int, option: str) -> None:
-    """Raise UsageError if `steps`, from the command-line option `option`, reach beyond the run's last step."""
+    """Raise UsageError if `steps`, given by command-line option `option`, exceed the run's last step."""
     if steps.end > total_steps:
         has = "1 step, number 0" if total_steps == 1 else f"{total_steps} steps, 0 to {total_steps - 1}"
         raise UsageError(
@@ -56,10 +56,10 @@ def check_within(steps: StepRange, total_steps: int, option: str) -> None:
 
 
 def num_steps_represented(step: int) -> int:
-    """Return how many steps a step with recorded spans stands for, itself included.
+    """Return how many steps a step with recorded spans represents in means, itself included.
 
-    Below FULL_STEPS this is 1, because the spans of every step are recorded. From FULL_STEPS on, it doubles whenever
-    the step number has doubled, so each doubling of a run's length adds the same number of recorded steps.
+    Below FULL_STEPS, the number is 1, because the spans of every step are recorded. From FULL_STEPS on, the number
+    doubles whenever the step number has doubled, so each doubling of a run's length adds as many recorded steps.
     """
     return 1 << (step // FULL_STEPS).bit_length()
 
@@ -67,7 +67,7 @@ def num_steps_represented(step: int) -> int:
 def records_spans(step: int) -> bool:
     """Return whether the spans of a step are recorded.
 
-    This depends only on the number of the step, so all workers record the same steps.
+    The result depends only on the step's number, so all workers record the same steps.
     """
     return step % num_steps_represented(step) == 0
 
@@ -119,7 +119,7 @@ class CommBlock(NamedTuple):
 
 @dataclass
 class StepLines:
-    """What one worker's file has recorded of one step."""
+    """The records of one step in one worker's file."""
 
     step: int
     begin_s: float = 0.0
@@ -191,7 +191,7 @@ def group_by_step(workers: Mapping[int, Iterable[StepLines]]) -> Iterator[dict[i
 
 
 class Arrival(NamedTuple):
-    """The time at which a worker called a comm operation."""
+    """The time at which a worker, `rank`, called a comm operation."""
 
     time_s: float
     rank: int
@@ -217,9 +217,9 @@ class Arrivals:
                 self._ops.pop(identity, None)
 
     def last(self, key: Key, rank: int, end_s: float) -> Arrival | None:
-        """Return the latest arrival on which worker `rank`'s operation depended, its own arrival included.
+        """Return the latest arrival among the workers that worker `rank`'s operation needed, itself included.
 
-        Return None if no other worker's arrival is known. Arrivals after `end_s`, when the operation ended on this
+        Return None if no other worker's arrival is known. Arrivals after `end_s`, the end of the operation on this
         worker, are excluded, because the worker did not wait for them: a message can be buffered, and senders of a
         gather need not wait for its root.
         """
@@ -233,10 +233,11 @@ class Arrivals:
         return max(arrivals) if any(arrival.rank != rank for arrival in arrivals) else None
 
     def transfer(self, op: CommOp, rank: int) -> Interval:
-        """Return the interval in which worker `rank`'s operation could move bytes: from the last arrival to its end.
+        """Return the interval in which worker `rank`'s operation could move bytes.
 
-        A comm may notice that a send is complete only when it polls the send, several steps later. The interval
-        therefore ends no later than the peer's receive of the message.
+        The interval begins at the last arrival and ends with the operation. A comm may notice that a send is complete
+        only when it polls the send, several steps later. A send's interval therefore ends no later than the peer's
+        receive of the message.
         """
         arrival = self.last(op.key, rank, op.end_s)
         end_s = op.end_s
@@ -248,9 +249,9 @@ class Arrivals:
 
 
 def _identity(key: Key, rank: int) -> tuple[int, ...]:
-    """Return an identity of an operation that is equal on all workers that take part in it.
+    """Return an identity of an operation that is equal on all participating workers.
 
-    For a collective it is its number. For a message it consists of sender, receiver, tag and number.
+    The identity of a collective is its number, and that of a message is (sender, receiver, tag, number).
     """
     if not key.is_message:
         return (key.number,)

@@ -22,10 +22,11 @@ from paceline.measure.stats import interval95_of_median
 from paceline.results import Straggler
 
 LEAST_STEPS = 50
-LEAST_EXCESS = 0.10  # as a share of the others' own time
+LEAST_EXCESS = 0.10  # of a straggler, as a share of the other workers' own time
 BLOCKS = 20
 LEAST_BLOCK = 3  # steps
-# All phases count as slow if the relative excess of the other phases is at least this share of the slowest phase's.
+# All phases count as slow if the relative excess of the other phases is at least this share of the slowest phase's
+# relative excess.
 EVEN = 1 / 3
 ALL = "all"
 NUM_TESTS = 2
@@ -52,9 +53,9 @@ def find_stragglers(own: Mapping[int, Sequence[OwnWork]]) -> list[Straggler] | N
 
 
 def _blocks(steps: Sequence[OwnWork], typical: Callable[[Iterable[float]], float]) -> list[Block]:
-    """Group a worker's steps into consecutive blocks of nearly equal size, and summarise each block with `typical`.
+    """Divide a worker's steps into consecutive blocks of nearly equal size, and summarise each block.
 
-    `typical` is the mean or the median. Each block has the worker's own time by phase and in total.
+    Each block has the worker's own time by phase and in total: the mean or the median of its steps, by `typical`.
     """
     count = min(BLOCKS, len(steps) // LEAST_BLOCK)
     bounds = [len(steps) * block // count for block in range(count + 1)]
@@ -92,7 +93,10 @@ def _judge(rank: int, blocks: Mapping[int, list[Block]], num_steps: int) -> Stra
 
 
 def _excess(own: list[Block], others: list[list[Block]], phase: str) -> tuple[float, list[float]]:
-    """Return the others' typical time in a phase, and by how much this worker exceeds it in every block, in seconds."""
+    """Return the other workers' typical time in a phase, and this worker's excess over it in every block.
+
+    Times are in seconds. The typical time in a block is the median of the other workers.
+    """
     usual = [statistics.median(theirs[index][phase] for theirs in others) for index in range(len(own))]
     return statistics.median(usual), [block[phase] - theirs for block, theirs in zip(own, usual, strict=True)]
 
@@ -109,7 +113,7 @@ def _slow_phase(own: list[Block], others: list[list[Block]]) -> str:
     slowest = max(WORK_PHASES, key=lambda phase: excess[phase])
     rest_s = sum(usual.values()) - usual[slowest]
     rest_excess_s = sum(max(excess[phase], 0.0) for phase in WORK_PHASES if phase != slowest)
-    # Cross-multiplied, since a phase may be empty on the others.
+    # Products instead of quotients, since a phase may take no time on the other workers.
     if rest_s > 0 and rest_excess_s * usual[slowest] >= EVEN * excess[slowest] * rest_s:
         return ALL
     return slowest

@@ -1,6 +1,6 @@
-"""The torch profiler on chosen steps. It writes one Chrome trace per worker.
+"""Run the torch profiler on chosen steps, and write one Chrome trace per worker.
 
-This module also converts a worker's trace to tracks of the merged trace of all workers. Holistic Trace Analysis can
+The module also converts a worker's trace to tracks of the merged trace of all workers. Holistic Trace Analysis can
 read the traces of the single workers.
 """
 
@@ -26,20 +26,20 @@ from paceline.measure.steps import StepRange
 from paceline.measure.trace_format import Arrows, Event, Slice, Track, nested, thread_names
 from paceline.results import Json
 
-FOLDER = "trace"  # in a run's folder
-PREFIX = "paceline."  # of phase names in a trace
+FOLDER = "trace"  # folder of the traces, in a run's folder
+PREFIX = "paceline."  # prefix of phase names in a trace
 METADATA = "paceline"  # key in a trace for the time of the run's start and the profiled steps
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation")
-LAUNCH = "ac2g"  # torch's arrows from the call on the CPU to the kernel on the GPU
+LAUNCH = "ac2g"  # torch's category of arrows from the call on the CPU to the kernel on the GPU
 FIRST_TRACK = 5000  # first thread id of profiled tracks, above the thread ids of the loop and of communication
 INTERNAL_FIELDS = {"External id", "Ev Idx", "Record function id", "Sequence number", "Fwd thread id", "correlation"}
 
 
 class Profiler(Observer):
-    """Observer that profiles a range of steps of one worker. The trace shows the loop's phases as named ranges.
+    """Observer that profiles a range of steps of one worker, with the loop's phases as named ranges.
 
-    The profiler starts and stops between two steps, so that no step includes the time this takes. The trace is written
-    when the run ends.
+    The profiler starts and stops between two steps, so that no step includes the time of starting and stopping. The
+    trace is written when the run ends.
     """
 
     def __init__(self, steps: StepRange, *, backend: str, has_gpu: bool) -> None:
@@ -94,7 +94,7 @@ class Profiler(Observer):
             raise RunError(f"{target.name} cannot be written: {error.strerror}") from error
 
     def _new_profile(self) -> profile:
-        # Other threads than the loop's fill and reduce buckets.
+        # Profile all threads, because threads other than the loop's fill and reduce the gradient buckets.
         config = _ExperimentalConfig(profile_all_threads=True)
         return profile(activities=self._activities, experimental_config=config)
 
@@ -128,7 +128,7 @@ class Profiler(Observer):
 def _start_of_run_ns(run_time: Callable[[float], float]) -> int:
     """Return the run's start on the host's clock, in nanoseconds since 1970.
 
-    The host's clock and `perf_counter` are read together several times, and the fastest of these readings is used.
+    The host's clock and `perf_counter` are read together 10 times. The result is from the fastest reading.
     """
     best_s, start_ns = math.inf, 0
     for _ in range(10):
@@ -155,7 +155,10 @@ def rank_file(folder: Path, rank: int) -> Path:
 
 
 def read_profiled(folder: Path, rank: int) -> ProfiledTrace | None:
-    """Read the torch profiler's trace of a worker. Return None if the worker was not profiled."""
+    """Read the torch profiler's trace of a worker, or return None if the worker was not profiled.
+
+    Raises UsageError if the file is damaged.
+    """
     file = rank_file(folder, rank)
     if not file.is_file():
         return None

@@ -1,4 +1,7 @@
-"""Events of a merged trace: each worker appears as one process, with arrows between workers."""
+"""Convert the records of a run's workers to the events of one trace, in which each worker is a process.
+
+Arrows between the processes show messages, and which worker called a collective last.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from paceline.measure.trace_format import (
 
 Line = Mapping[str, Any]
 
-PIDS_APART = 10_000  # viewers need thread ids that are unique over all processes
+PIDS_APART = 10_000  # between the ids of two workers, since viewers need thread ids unique over all processes
 LEAST_WAIT_NS = 50_000  # shorter waits for the last worker of a collective get no arrow
 MESSAGES = ("send", "recv")
 # Names of counters in the viewer: levels are shown as they are, cumulative bytes as rates.
@@ -73,7 +76,7 @@ class WorkerLines:
 
     @property
     def period_s(self) -> tuple[float, float] | None:
-        """The first begin and the last end of all phases, operations and blocked times. None if there are none."""
+        """The first begin and last end of all phases, operations and blocked times; None without any."""
         timed = [*self.spans, *self.ops, *self.blocked]
         if not timed:
             return None
@@ -151,7 +154,7 @@ def _title(line: Line) -> str:
 
 
 def _draw_operations(worker: WorkerLines) -> tuple[list[DrawnOperation], int]:
-    """Assign a worker's operations to tracks, such that concurrent ones are on different tracks.
+    """Assign a worker's comm operations to tracks, such that concurrent operations are on different tracks.
 
     Return the operations and the number of tracks.
     """
@@ -178,7 +181,7 @@ def _message_arrows(drawn: Sequence[DrawnOperation], arrows: Arrows) -> Iterator
 
 
 def _message_identity(one: DrawnOperation) -> tuple[int, int, int, int]:
-    """Return the sender, receiver, tag and number of a message, which are equal for its send and its receive."""
+    """Return a message's sender, receiver, tag and number, which are equal for its send and its receive."""
     here, there = one.rank, one.line["peer"]
     ends = (here, there) if one.line["op"] == "send" else (there, here)
     return (*ends, one.line["tag"], one.line["number"])
@@ -201,9 +204,10 @@ def _collective_arrows(drawn: Sequence[DrawnOperation], arrows: Arrows) -> Itera
 
 
 def _last_and_waiting(members: list[DrawnOperation]) -> tuple[DrawnOperation, list[DrawnOperation]]:
-    """Return a collective's operation on the worker that others wait for, and its operations on the waiting workers.
+    """Return the operation of a collective's last worker, and the operations of the workers that wait for it.
 
-    In a broadcast or scatter, all workers wait for the root. In a gather, only the root waits.
+    In a broadcast or scatter, all workers wait for the root, which is returned as the last worker. In a gather, only
+    the root waits.
     """
     op, root = members[0].line["op"], members[0].line["peer"]
     roots = [one for one in members if one.rank == root]
@@ -215,7 +219,7 @@ def _last_and_waiting(members: list[DrawnOperation]) -> tuple[DrawnOperation, li
 
 
 def _resource_counters(worker: WorkerLines) -> Iterator[Event]:
-    """Yield counter events from the resource samples during the worker's steps, and just before and after them."""
+    """Yield counter events from the resource samples during, just before and just after the worker's steps."""
     period_s = worker.period_s
     if period_s is None:
         return
@@ -229,14 +233,14 @@ def _resource_counters(worker: WorkerLines) -> Iterator[Event]:
         if before is not None and time_s > before["time_s"]:
             for key, name in RATES.items():
                 if line.get(key) is not None and before.get(key) is not None:
-                    # A counter keeps its value until the next event, so the rate starts at the sample before.
+                    # A viewer shows a counter's value until the next event, so the rate begins at the earlier sample.
                     rate = (line[key] - before[key]) / (time_s - before["time_s"])
                     yield counter(worker.pid, name, before["time_s"], rate)
         before = line
 
 
 def _samples_around(samples: Sequence[Line], begin_s: float, end_s: float) -> list[Line]:
-    """Return the samples between two times, and the nearest sample on each side."""
+    """Return the samples between two times, and the nearest samples before and after."""
     first = max((i for i, line in enumerate(samples) if line["time_s"] <= begin_s), default=0)
     last = min((i for i, line in enumerate(samples) if line["time_s"] >= end_s), default=len(samples) - 1)
     return list(samples[first : last + 1])

@@ -13,9 +13,9 @@ from paceline.measure.trace_events import WorkerLines, merged_events, pid_of
 from paceline.measure.trace_format import Arrows, write_events
 from paceline.worker_files import worker_files, worker_lines
 
-# Outside the folder of the workers' traces: trace tools read every file there.
+# Name in the run's folder, not in the folder of the workers' own traces, where trace tools read every file.
 NAME = "merged-trace.json.gz"
-# Limits of a default trace, for a few megabytes that a viewer opens quickly.
+# Limits of a trace without --steps: a few megabytes, which a viewer opens quickly.
 MOST_LINES = 50_000
 MOST_STEPS = 100
 
@@ -30,11 +30,11 @@ class TraceSummary:
     num_profiled: int  # workers with torch profiler events
     num_events: int
     num_arrows: int
-    clock_error_s: float | None  # largest difference between two workers' clocks; None if unknown
+    clock_error_s: float | None  # largest possible difference between two workers' clocks; None if unknown
 
 
 def write_merged(folder: Path, target: Path | None = None, steps: StepRange | None = None) -> TraceSummary:
-    """Write one trace with all workers of a run.
+    """Write one trace with all workers of a run to `target`, by default the file NAME in the run's folder.
 
     If `steps` is None, the trace covers the profiled steps, or, if none were profiled, steps in the middle of the run.
     """
@@ -84,7 +84,7 @@ def write_merged(folder: Path, target: Path | None = None, steps: StepRange | No
 
 
 def _count_lines(files: dict[int, Path]) -> tuple[Counter[int], int]:
-    """Return how many lines the worker files have for each recorded step, and the number of steps of the run."""
+    """Return the number of lines in the worker files for each recorded step, and the run's number of steps."""
     counts: Counter[int] = Counter()
     total_steps = 0
     for file in files.values():

@@ -1,4 +1,4 @@
-"""Trace event format of chrome://tracing and ui.perfetto.dev: JSON objects with times in microseconds.
+"""Write traces in the event format of chrome://tracing and ui.perfetto.dev: JSON with times in microseconds.
 
 Slices of one track must be nested or disjoint, which `nested` and `lanes` ensure. An arrow must start and end within a
 slice, which `Arrows.between_slices` ensures.
@@ -34,7 +34,10 @@ class Track:
 
 @dataclass(frozen=True, kw_only=True)
 class Slice:
-    """A named interval on a track. Its times are whole nanoseconds, so that nested slices stay nested when written."""
+    """A named interval on a track.
+
+    Times are whole nanoseconds, because rounding when the slice is written could end the nesting of slices.
+    """
 
     name: str
     category: str
@@ -44,7 +47,7 @@ class Slice:
 
     @staticmethod
     def of(name: str, category: str, begin_s: float, end_s: float, args: Mapping[str, Any]) -> Slice:
-        """Return a slice. It lasts at least a nanosecond, because viewers attach no arrows to empty slices."""
+        """Return a slice of at least a nanosecond, because viewers attach no arrows to empty slices."""
         begin_ns = nanoseconds(begin_s)
         end_ns = max(nanoseconds(end_s), begin_ns + 1)
         return Slice(name=name, category=category, begin_ns=begin_ns, end_ns=end_ns, args=args)
@@ -70,7 +73,7 @@ def micro(time_ns: int) -> float:
 
 
 def nested(slices: Iterable[Slice]) -> list[Slice]:
-    """Sort slices by time. If a slice begins inside another one and ends after it, cut it at the other's end."""
+    """Return slices sorted by time. A slice that begins inside another and ends later is cut at that slice's end."""
     found: list[Slice] = []
     around: list[Slice] = []
     for piece in sorted(slices, key=lambda piece: (piece.begin_ns, -piece.end_ns)):
@@ -84,7 +87,7 @@ def nested(slices: Iterable[Slice]) -> list[Slice]:
 
 
 def lanes(slices: Sequence[Slice]) -> list[int]:
-    """Assign slices to as few lanes as possible without overlap in a lane. Return the lane's number for each slice."""
+    """Return a lane number for each slice, with as few lanes as possible and no overlap within a lane."""
     free_from: list[int] = []
     chosen = [0] * len(slices)
     for index in sorted(range(len(slices)), key=lambda index: slices[index].begin_ns):
@@ -116,9 +119,10 @@ class Arrows:
     def between_tracks(
         self, name: str, source: Track, target: Track, *, leaves_ns: int, arrives_ns: int
     ) -> list[Event]:
-        """Return the two events of an arrow from one track to another, or an empty list if it would point back in time.
+        """Return the two events of an arrow from one track to another.
 
-        The viewer attaches the arrow to the slices that are open on the tracks at its start and end.
+        The viewer attaches the arrow to the slices that are open on the tracks at its start and end. Return an empty
+        list if the arrow would point back in time.
         """
         if arrives_ns < leaves_ns:
             return []
@@ -130,7 +134,7 @@ class Arrows:
 
 
 def _clamp(moment_ns: int, piece: Slice) -> int:
-    """Clamp a time into a slice. At its end a slice is already closed, so the latest result is 1 ns before the end."""
+    """Return the time closest to `moment_ns` at which the slice is open, at the latest 1 ns before its end."""
     return min(max(moment_ns, piece.begin_ns), piece.end_ns - 1)
 
 
@@ -155,9 +159,9 @@ def _names(kind: str, track: Track, name: str, order: int) -> list[Event]:
 
 
 def write_events(path: Path, events: Sequence[Event], facts: Mapping[str, Any]) -> None:
-    """Write a trace as one JSON object with an event per line. It is compressed if the name ends in .gz.
+    """Write a trace as one JSON object with an event per line, compressed if the name ends in .gz.
 
-    The file appears under its name only once it is complete.
+    The file gets its name only when it is complete.
     """
     beside = path.with_name(path.name + ".part")
     try:
