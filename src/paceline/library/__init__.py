@@ -1,4 +1,4 @@
-"""Use any strategy in your own training loop."""
+"""The library: functions that synchronise the workers of your own training loop with any strategy."""
 
 from paceline.library.loader import shard
 from paceline.library.session import (

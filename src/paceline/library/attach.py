@@ -1,9 +1,9 @@
-"""Hooks that run a strategy on the user's own model and optimiser.
+"""Hooks that run a strategy on the user's own model and optimiser. `paceline.parallel` installs them.
 
 Gradients are synchronised by the time `backward()` returns, because users inspect, clip and unscale them before the
-step. A hook on each parameter passes the parameter's complete gradient to the strategy. The first hook in a backward
-pass also queues an autograd callback for the end of the pass. Strategies that average weights do so before the
-optimiser's `step()` returns.
+step. A hook on each parameter passes the parameter's complete gradient to the strategy. The first hook that runs in a
+backward pass also queues an autograd callback, which runs at the end of the pass. Strategies that average weights do so
+before the optimiser's `step()` returns.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from paceline.strategies.capabilities import as_asynchronous, micro_batches_of, 
 from paceline.train.batchnorm import synchronise_statistics
 from paceline.train.replicas import make_equal
 
-State = dict[str, Any]  # torch's own: a parameter group, or the state of an optimiser
+State = dict[str, Any]  # a parameter group or the state_dict of a torch optimiser
 
 
 class _Handle(Protocol):
@@ -60,10 +60,11 @@ class Attachment:
         self._checks_reach = self._averages_gradients and not isinstance(strategy, DetectsUnreached)
         self._data = DataCheck(model) if check_data and as_asynchronous(strategy) is None else None
         self._known = set(self.worker.parameters)
-        self._queued: set[int] = set()  # running backwards with a queued callback
+        self._queued: set[int] = set()  # ids of the running backward passes that have queued a callback
         self._is_in_no_sync = False
-        self._num_synchronised = self._num_unsynchronised = 0  # backwards since the last step
-        self._backward, self._num_backwards = -1, 0  # id of the running backward; backwards since the last step
+        # Since the last step: synchronised backward passes, and gradients that a hook did not synchronise.
+        self._num_synchronised = self._num_unsynchronised = 0
+        self._backward, self._num_backwards = -1, 0  # id of the running backward pass; passes since the last step
         self._was_called = False  # whether forward of the wrapped replica ran since the last step
         self._share = 1.0
         self._scaling: list[_Handle] = []
@@ -93,10 +94,11 @@ class Attachment:
             self._is_in_no_sync = before
 
     def set_share(self, share: float) -> None:
-        """Set the factor by which the gradients of the next batch are multiplied.
+        """Set the factor by which gradients are multiplied during backward, from the next batch on.
 
         `share` is this worker's number of samples in the batch, divided by the mean number over all workers. The mean
-        of the scaled gradients then weights each worker by its samples, also for gradients accumulated in no_sync().
+        of the scaled gradients over workers is then weighted by numbers of samples, even if gradients of several
+        batches are accumulated in no_sync().
         """
         if share == self._share or not (self._averages_gradients or self._is_wrapped):
             return
@@ -153,10 +155,11 @@ class Attachment:
         self._check_data()
 
     def _reset_unreached(self, reached: list[bool]) -> None:
-        """Set the gradients of parameters that no worker used to None.
+        """Set the gradient to None for each parameter that no worker used, instead of a gradient of zeros.
 
-        Otherwise weight decay and momentum would change these parameters. `reached` says for each parameter whether
-        this worker has a gradient. Raises RunError if workers are not in the same backward pass.
+        With zeros, weight decay and momentum would change these parameters. `reached` has one value per parameter:
+        whether this worker had a gradient before synchronisation. Raises RunError if workers are not in the same
+        backward pass of the same step.
         """
         own = torch.tensor([self.num_steps, self._num_synchronised, *reached], dtype=torch.float64)
         total = own.clone()
@@ -174,7 +177,7 @@ class Attachment:
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if len(args) > 1 or kwargs.get("closure") is not None:
-            return  # the closure runs the backward inside the step
+            return  # the closure runs the backward pass inside the step
         if self._num_synchronised == 0:
             self._synchronise_late()
         elif self._is_wrapped and not self._was_called:
@@ -200,10 +203,10 @@ class Attachment:
             data.compare(self.comm)
 
     def _synchronise_late(self) -> None:
-        """Synchronise gradients just before the optimiser's step.
+        """Synchronise gradients just before the optimiser's step, if no backward pass of this step has done so.
 
-        Called if no backward pass of the step has synchronised them: either none reached a parameter, or all ran inside
-        no_sync().
+        In that case either no backward pass reached a parameter, or all ran inside no_sync(). Raises RunError in the
+        second case if the strategy wraps the model (ddp), since it can synchronise only during backward.
         """
         if self._averages_gradients:
             self._num_synchronised += 1
@@ -225,16 +228,16 @@ class Attachment:
 
 
 class StrategyOptimizer(Optimizer):
-    """Stands in for the user's optimiser, but lets the strategy execute its step.
+    """Optimiser that replaces the user's one in the training loop. Its `step` calls the strategy's `step`.
 
     Parameter groups, state, defaults and hooks are those of the user's optimiser. Therefore learning-rate schedulers
-    and gradient scalers work with this object and with the user's optimiser.
+    and gradient scalers work with this object as well as with the user's optimiser.
     """
 
-    _step_supports_amp_scaling = False  # a GradScaler must unscale gradients itself instead of passing its scale
+    _step_supports_amp_scaling = False  # makes a GradScaler unscale gradients before the step, not inside it
 
     def __init__(self, inner: Optimizer, strategy: Strategy) -> None:
-        # No Optimizer.__init__: it would create separate groups and state.
+        # Do not call Optimizer.__init__, which would create separate groups and state.
         self.inner = inner
         self._strategy = strategy
         self._optimizer_step_pre_hooks = inner._optimizer_step_pre_hooks
@@ -257,7 +260,7 @@ class StrategyOptimizer(Optimizer):
         self.inner.add_param_group(param_group)
 
     def state_dict(self) -> State:
-        """Return the state of the optimiser that executes this worker's steps.
+        """Return the state_dict of the optimiser that updates this worker's parameters.
 
         If the strategy shards the optimiser, this is the state of the worker's own shard.
         """
@@ -273,7 +276,7 @@ class StrategyOptimizer(Optimizer):
         return f"{self.inner!r} stepped by {self._strategy.name}"
 
     def __getattr__(self, name: str) -> Any:
-        if name == "inner":  # looked up by copy and pickle before it is set
+        if name == "inner":  # copy and pickle look attributes up before `inner` is set
             raise AttributeError(name)
         return getattr(self.inner, name)
 

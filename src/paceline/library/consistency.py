@@ -1,4 +1,4 @@
-"""Checks across workers that all have the same model and strategy, and that each has different data."""
+"""Checks for mistakes in the user's script: all workers need the same model and strategy, and each its own data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NO_DIGEST = bytes(32)
 class DataCheck:
     """Checks once, before the first step, that no two workers got the same batch.
 
-    A hook hashes the model's input in every training forward pass, and the hashes of the last inputs are compared.
+    Until then, a hook hashes the model's input in every training forward pass. The check compares the latest hashes.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -27,7 +27,10 @@ class DataCheck:
         self._handle = model.register_forward_pre_hook(self._hash, with_kwargs=True)
 
     def compare(self, comm: Comm) -> None:
-        """Remove the hook, and compare the hashes of all workers. Raises RunError if two workers got the same batch."""
+        """Remove the hook, and raise RunError if the latest inputs of two workers have the same hash.
+
+        All workers must call this together.
+        """
         self._handle.remove()
         digests = _gather(self._digest, comm)
         first: dict[bytes, int] = {}
@@ -46,7 +49,7 @@ class DataCheck:
         if torch.compiler.is_compiling() or not (model.training and torch.is_grad_enabled()):
             return
         tensors = [leaf.detach() for leaf in tree_leaves((inputs, arguments)) if _is_hashable(leaf)]
-        # A batch of one repeated value is not real data (a benchmark's zeros, for example).
+        # Do not compare inputs whose tensors are constant (such as zeros in a benchmark): they are no real data.
         if all(bool((tensor == tensor.reshape(-1)[0]).all()) for tensor in tensors):
             self._digest = _NO_DIGEST
             return
@@ -57,9 +60,9 @@ class DataCheck:
 
 
 def check_alike(model: nn.Module, strategy: Strategy, comm: Comm) -> None:
-    """Raise UsageError if workers have different strategies, or parameters or buffers with different names or shapes.
+    """Raise UsageError if workers have different strategies, parameters or buffers, since they would deadlock.
 
-    Such workers would deadlock.
+    Parameters and buffers are compared by name, order, shape, dtype and requires_grad, not by value.
     """
     for what, facts in (
         ("strategies", [strategy.name, sorted(strategy.options.items()), strategy.codec.name]),

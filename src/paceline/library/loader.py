@@ -1,4 +1,4 @@
-"""Sharding of a DataLoader. The shards of workers are disjoint and have the same number of batches."""
+"""Sharding of the user's DataLoader: each worker gets a disjoint shard, with the same number of batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paceline.data import ShardPlan
 from paceline.errors import UsageError
 from paceline.library.session import Session, current
 
-# Arguments that the sharded loader takes from the user's.
+# DataLoader arguments that the sharded loader copies from the user's loader.
 _COPIED_ARGUMENTS = (
     "num_workers",
     "collate_fn",
@@ -36,6 +36,8 @@ def shard(loader: DataLoader[Any], *, seed: int = 0) -> ShardedLoader:
     the samples. Otherwise the samples keep their order. Each `iter()` starts the next epoch. If too few samples for a
     full batch on every worker remain at the end of an epoch, they are divided among the workers, and each worker's
     gradients are weighted by its number of samples. If fewer samples than workers remain, they are dropped.
+
+    If the data set is an IterableDataset, each of N workers gets every N-th sample of it.
     """
     session = current("shard")
     if not isinstance(loader, DataLoader):
@@ -57,7 +59,7 @@ def shard(loader: DataLoader[Any], *, seed: int = 0) -> ShardedLoader:
 
 
 class ShardedLoader:
-    """A DataLoader over one worker's samples. It has all attributes of the inner torch DataLoader."""
+    """A loader over one worker's samples. It has all attributes of `inner`, the torch DataLoader that it wraps."""
 
     def __init__(self, session: Session, inner: DataLoader[Any], batches: _Batches | None) -> None:
         self.inner = inner
@@ -65,7 +67,7 @@ class ShardedLoader:
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the number of the epoch that the next `iter()` begins, to resume after a restart."""
+        """Set the epoch, counted from 0, that the next `iter()` begins. Use it to resume training."""
         self._epoch = epoch
 
     def __len__(self) -> int:
@@ -80,17 +82,17 @@ class ShardedLoader:
             if batches is not None:
                 self._session.set_share(batches.share(index))
             yield batch
-        # Batches between two epochs do not come from this loader.
+        # Until the next epoch begins, batches come from elsewhere, so their gradients are not weighted.
         self._session.set_share(1.0)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "inner":  # looked up by copy and pickle before it is set
+        if name == "inner":  # copy and pickle look attributes up before `inner` is set
             raise AttributeError(name)
         return getattr(self.inner, name)
 
 
 class _Batches(BatchSampler):
-    """Batch sampler that yields the sample indices of one worker's batches in one epoch."""
+    """Batch sampler that yields the sample indices of one worker's batches in epoch `epoch`."""
 
     def __init__(self, loader: DataLoader[Any], session: Session, seed: int) -> None:
         assert loader.batch_size is not None
@@ -126,7 +128,7 @@ class _Batches(BatchSampler):
             yield self._indices(epoch, step).tolist()
 
     def share(self, step: int) -> float:
-        """Return this worker's number of samples in a step, divided by the mean number over all workers."""
+        """Return this worker's number of samples in a step of an epoch, divided by the mean number over all workers."""
         counts = self._plan.counts(step)
         return counts[self._rank] * self._world_size / sum(counts)
 
@@ -139,9 +141,9 @@ class _Batches(BatchSampler):
 
 
 class _EveryNth(IterableDataset[Any]):
-    """One worker's share of a stream: every N-th sample, for N workers.
+    """One worker's samples of an IterableDataset: every N-th, for N workers.
 
-    If fewer than N samples remain at the end of the stream, they are dropped.
+    If fewer than N samples remain at the end of the data set, they are dropped.
     """
 
     def __init__(self, stream: IterableDataset[Any], rank: int, world_size: int) -> None:

@@ -1,4 +1,4 @@
-"""The library's functions for the user's own training loop: `init`, `parallel`, `no_sync`, `finish`."""
+"""The library's functions for the user's own training loop: `init`, `parallel`, `no_sync`, `finish` and others."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from paceline.parsing import whole_number
 from paceline.strategies import Strategy, StrategySpec
 from paceline.strategies.capabilities import as_asynchronous, check_contract, servers_of
 
-# The fastest exact strategy.
+# It is exact (the same update as one worker with the whole batch), and hides communication behind backward.
 DEFAULT_STRATEGY = "overlap"
 
 
 class Session:
-    """State of one worker between `init` and `finish`: its connection to the other workers, and its models."""
+    """State of one worker between `init` and `finish`: its connections to the other workers, and its models."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -38,15 +38,18 @@ class Session:
             attachment.set_share(share)
 
     def connect(self, strategy: Strategy, device: str) -> Comm:
-        """Open a separate comm for one more model, so that messages of different models cannot mix."""
+        """Open a comm (connections to the other workers) for one more model. Each model has its own.
+
+        Messages of different models therefore cannot mix.
+        """
         return self.world.connect(f"parallel{len(self.attachments)}", device=device, strategy=strategy)
 
     def close(self) -> None:
-        """Remove all hooks, make replicas equal, and close all connections."""
+        """Remove all hooks, make replicas equal, and close the connections that this session has opened."""
         self._check_steps()
         for attachment in self.attachments:
             attachment.finish()
-        self.comm.barrier()  # a slower peer may still use the connections
+        self.comm.barrier()  # a slower worker may still use the connections
         if self.world.existing is None:
             for attachment in self.attachments:
                 attachment.comm.close()
@@ -54,7 +57,7 @@ class Session:
             self.world.leave()
 
     def _check_steps(self) -> None:
-        """Raise RunError if workers made different numbers of steps, since `finish` would then deadlock."""
+        """Raise RunError if workers made different numbers of optimiser steps, since `finish` would then deadlock."""
         if self.world.store is None or any(as_asynchronous(a.strategy) for a in self.attachments):
             return
         steps_by_rank = self.world.gather(
@@ -62,7 +65,7 @@ class Session:
         )
         odd = next((rank for rank, steps in enumerate(steps_by_rank) if steps != steps_by_rank[0]), None)
         if odd is not None:
-            self.world.leave()  # every worker has read the counts before the first one exits
+            self.world.leave()  # worker 0 hosts the store, and must not exit before all workers have read the counts
             raise RunError(
                 f"worker 0 made {steps_by_rank[0]} steps and worker {odd} made {steps_by_rank[odd]}: workers must make "
                 "the same number; usual causes are a loader without paceline.shard() and a GradScaler that skips a "
@@ -72,11 +75,14 @@ class Session:
 
 _current: Session | None = None
 _num_sessions = 0
-_rank_and_size = (0, 1)  # rank and world size of the last session: valid after finish(), for saving on rank 0
+_rank_and_size = (0, 1)  # of the last session; kept after finish(), because users save their model on rank 0 then
 
 
 def current(function: str) -> Session:
-    """Return the session that `init` started. Raises UsageError, which names `function`, if there is none."""
+    """Return the session that `init` started. Raises UsageError if there is none.
+
+    `function` is the name of the library function that the user called, for the error message.
+    """
     if _current is None:
         raise UsageError(f"paceline.{function}() was called without a session; call paceline.init() first")
     return _current
@@ -97,7 +103,8 @@ def init(
     The rank and the number of workers come from the arguments, which processes started by torch.multiprocessing.spawn
     must pass. Without these arguments, they come from an initialised torch.distributed, or else from torchrun's
     environment variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT). A process with none of these is the
-    only worker, and the library adds no overhead to its training. `timeout_s` is the longest wait for another worker.
+    only worker, and the library adds no overhead to its training. `timeout_s` is the longest wait for another worker,
+    in seconds. `comm` is the transport (`torch`, `shm` and others); "auto" chooses one for the hosts and the device.
     """
     if _current is not None:
         raise UsageError("paceline.init() was called twice; call paceline.finish() in between")
@@ -116,7 +123,7 @@ def init(
 
 
 def begin(world: World) -> None:
-    """Start a session in which the worker has the rank and peers of `world`."""
+    """Start a session in which this worker has the rank and the connections that `world` describes."""
     global _current, _num_sessions, _rank_and_size
     assert _current is None
     _current = Session(world)
@@ -137,8 +144,9 @@ def parallel(
 
     Return the model and the optimiser to use in the training loop. They are the objects that were passed, unless the
     strategy wraps the model (ddp) or executes the optimiser's step itself. `strategy` is a Strategy, or text as on the
-    command line (`ring`, `ddp:bucket_mb=5+bf16`). All workers start from rank 0's parameters and buffers. With
-    `check_data`, RunError is raised if two workers get the same first batch.
+    command line (`ring`, `ddp:bucket_mb=5+bf16`). `codec` names a compression of gradients (`bf16`, `int8`), as an
+    alternative to a suffix of the text. All workers start from rank 0's parameters and buffers. With `check_data`,
+    RunError is raised if two workers get the same first batch.
     """
     session = current("parallel")
     built = _build(strategy, codec)
@@ -212,7 +220,7 @@ def world_size() -> int:
 
 
 def state_dict() -> dict[str, Tensor]:
-    """Return the state of this worker's strategies, to be saved in the user's own checkpoint."""
+    """Return the state of this worker's strategies, without model and optimiser, for the user's own checkpoint."""
     return {
         f"{index}.{name}": value
         for index, attachment in enumerate(current("state_dict").attachments)
@@ -221,7 +229,10 @@ def state_dict() -> dict[str, Tensor]:
 
 
 def load_state_dict(state: dict[str, Tensor]) -> None:
-    """Restore what `state_dict` returned. Make the same calls of `parallel` before as in the session that saved it."""
+    """Restore the state of this worker's strategies from a dict that `state_dict` returned.
+
+    Before this call, call `parallel` for the same models in the same order as in the session that saved the state.
+    """
     attachments = current("load_state_dict").attachments
     parts: list[dict[str, Tensor]] = [{} for _ in attachments]
     for key, value in state.items():
@@ -246,7 +257,10 @@ def _build(strategy: str | Strategy, codec: str | None) -> Strategy:
 
 
 def _warn_unfinished() -> None:
-    """Warn at exit if `finish` was not called and replicas may differ. Peers may have exited and are not contacted."""
+    """Warn at exit if `finish` was not called and replicas may differ.
+
+    This does not contact the other workers, which may have exited.
+    """
     if hasattr(sys, "last_type"):
         return  # an exception ended the program and is printed
     if _current is not None and any(attachment.may_differ for attachment in _current.attachments):

@@ -1,4 +1,7 @@
-"""Rank and peers of a worker, from the arguments of `init`, torch's process group or torchrun's environment."""
+"""Rank, world size and connections of a worker of the library.
+
+They come from the arguments of `paceline.init`, from torch's process group or from torchrun's environment variables.
+"""
 
 from __future__ import annotations
 
@@ -16,28 +19,29 @@ from paceline.launch.torchrun import TorchrunEnv
 from paceline.parsing import whole_number
 from paceline.strategies import Strategy
 
-# Stores stay open until the process exits: the next session's peers connect to the same address.
+# Stores by address and port. They stay open until the process exits, since the next session uses the same address.
 _stores: dict[tuple[str, int], Any] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """Rank, world size and rendezvous store of a worker. Opens connections to the other workers."""
+    """Rank, world size and rendezvous store of a worker, and what is needed to connect to the other workers."""
 
     rank: int = 0
     world_size: int = 1
-    comm: str = AUTO
+    comm: str = AUTO  # name of the transport between workers
     timeout_s: float = 60.0
-    store: Any = None
-    nodes: tuple[str, ...] = ("0",)  # by rank
+    store: Any = None  # torch store, through which workers find each other; None: there is one worker
+    nodes: tuple[str, ...] = ("0",)  # host of each rank; workers with equal values share a host
     local_rank: int = 0
-    address: str = ""
-    existing: Comm | None = None  # an open connection, which replaces all fields above
+    address: str = ""  # at which peers reach this worker; empty: chosen by the transport
+    existing: Comm | None = None  # an open comm to use instead of opening one; the other fields are then ignored
 
     def connect(self, prefix: str, *, device: str = "cpu", strategy: Strategy | None = None) -> Comm:
         """Open a new comm with the other workers. `prefix` separates its keys in the store from those of other comms.
 
-        If the field `comm` is "auto", the comm is chosen to suit the workers' hosts, the device and the strategy.
+        If the field `comm` is "auto", the comm is chosen for the workers' hosts, the device and the strategy. If the
+        field `existing` is set, return it instead.
         """
         if self.existing is not None:
             return self.existing
@@ -66,9 +70,11 @@ class World:
             raise RunError(f"worker {self.rank} cannot connect to its peers: {reason}") from error
 
     def gather(self, key: str, text: str) -> list[str]:
-        """Gather a text from every worker through the store, without a comm.
+        """Exchange one string per worker through the store, and return the strings of all workers in order of rank.
 
-        `key` is the library function that the user called, for errors. Raises RunError if a worker does not answer.
+        All workers must call this. `key` is the name of the library function that the user called. It is the prefix of
+        the keys in the store, and is part of the error message. Raises RunError if the string of another worker does
+        not arrive within `timeout_s`.
         """
         assert self.store is not None
         self.store.set(f"{key}/{self.rank}", text.encode())
@@ -82,7 +88,7 @@ class World:
         return [value.decode() for value in texts if value is not None]
 
     def leave(self) -> None:
-        """Stop using the store. The process that hosts it waits until the others have stopped too."""
+        """Report that this worker no longer uses the store. Worker 0, which hosts it, waits for the others' reports."""
         if self.store is not None:
             leave(self.store, "end", is_host=self.rank == 0, num_others=self.world_size - 1)
 
@@ -98,7 +104,11 @@ def find_world(
     master_addr: str | None,
     master_port: int | None,
 ) -> World:
-    """Return the world of this worker. If nothing says that there are other workers, it has one worker."""
+    """Return the world of this worker from the arguments, else from torch.distributed, else from torchrun's variables.
+
+    If none of them is given, the world has this worker only. `session` is the number of earlier sessions of this
+    process, which separates the keys of sessions in the store.
+    """
     if comm != AUTO:
         reason = comms.get(comm).unavailable()
         if reason:
@@ -139,9 +149,10 @@ def find_world(
 def _env_of_arguments(
     rank: int | None, world_size: int | None, master_addr: str | None, master_port: int | None
 ) -> TorchrunEnv:
-    """Return the ranks and store address from the arguments of `init`.
+    """Return rank, world size and store address from the arguments of `init`.
 
-    An address or port that was not passed comes from MASTER_ADDR or MASTER_PORT. Raises UsageError if one is missing.
+    An address or port that was not passed comes from MASTER_ADDR or MASTER_PORT. Raises UsageError if a value is
+    missing or the rank is not below the world size.
     """
     host = master_addr or os.environ.get("MASTER_ADDR")
     port = master_port or _port(os.environ.get("MASTER_PORT"))
