@@ -1,6 +1,7 @@
-"""The command line: one file per command, found by walking this package.
+"""Command line of Paceline. Each command is a module of this package, and is found by listing the package.
 
-A command is a module with `ORDER`, `register(app)`, and a function or a group of commands that is named as the module.
+The module of a command has `ORDER` (its position in the list of commands), `register(app)`, and a function or group of
+commands with the same name as the module.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ def _version(
 def main() -> None:
     """Run the command in sys.argv.
 
-    On an error, print one sentence and exit with 2 if the request was wrong, or with 1 if it failed while running.
+    On an error, print one sentence and exit: with code 2 if the request is invalid, with code 1 if its execution fails.
     """
     signal.signal(signal.SIGTERM, _handle_sigterm)
-    # Otherwise the C++ code of torch prints its own stack trace before our one-sentence error.
+    # By default, the C++ code of torch prints a stack trace before Paceline's one-sentence error.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     try:
         make_app()()

@@ -1,4 +1,4 @@
-"""The command `bench`: time collectives on every comm."""
+"""The command `bench`: time collectives on every comm (communication backend)."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def bench(
         console.print(f"{workers_text}, comms {', '.join(plan.comms)}; {plan.dtype}, {rounds}", markup=False)
         for name, reason in unavailable.items():
             console.print(f"unavailable: comm {name}, {reason}", markup=False)
-        # Few refreshes: a bar that is drawn takes time from the workers.
+        # Refresh the bar rarely, because drawing takes processor time from the workers.
         with Progress(*columns, console=console, refresh_per_second=2, transient=True) as progress:
             bar = progress.add_task("starting", total=plan.num_rounds)
             outcome = measure(

@@ -196,7 +196,7 @@ def overcommit_warning(layout: ClusterLayout, num_cores: int | None = None) -> s
 
 
 def load_warning(load: float | None = None, num_cores: int | None = None) -> str:
-    """Return a warning if other processes use so much of the machine that measurements would be too low."""
+    """Return a warning if the load average of the last minute is at least 75 % of the cores, else an empty string."""
     load, cores = os.getloadavg()[0] if load is None else load, num_cores or os.cpu_count() or 1
     if load < 0.75 * cores:
         return ""

@@ -46,7 +46,7 @@ def register(app: typer.Typer) -> None:
 
 def fetch_with_bar(name: str, directory: str, console: Console) -> Path:
     """Download a data set with a progress bar, unless it was downloaded before. Return its folder."""
-    from paceline.data import download  # needs torch, which --help does without
+    from paceline.data import download  # imports torch, which would slow down `--help`
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=console) as progress:
@@ -57,7 +57,7 @@ def fetch_with_bar(name: str, directory: str, console: Console) -> Path:
 
 
 def fetch_if_needed(config: DataConfig, console: Console) -> None:
-    """Download a recipe's data set if it is a published one and the recipe allows downloads."""
+    """Download a recipe's data set if it is published (MNIST or CIFAR-10), missing, and the recipe allows downloads."""
     from paceline.data.published import PUBLISHED
 
     if config.name in PUBLISHED and config.download:

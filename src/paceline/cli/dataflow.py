@@ -186,7 +186,7 @@ def network(
     title, layers = read_network(name, chip_values, num_images=batch, input_shape=sides, with_linear=linear, runs=runs)
     result = analyse(layers, chip_values, network=title, batch=batch, objective=objective, with_baselines=others)
     page = network_page(result)
-    if chart:  # before printing, which a closed pipe can interrupt
+    if chart:  # written before printing, because a closed pipe interrupts printing
         from paceline.present.html import write_page
 
         write_page(page, Path(chart))

@@ -19,18 +19,18 @@ from paceline.text import plain_text
 
 
 class CommandSummary(NamedTuple):
-    """What the list of commands says about a command."""
+    """Entry of a command in the list that `paceline --help` prints."""
 
     name: str
-    order: tuple[bool, int]  # whether it is a group, so that groups come last; its ORDER
+    order: tuple[bool, int]  # sort key: whether the command is a group (groups come last), and its ORDER
     help: str
 
 
 def read_summary(name: str, source: str) -> CommandSummary | None:
     """Read the summary of a command from the source of its module. Return None if the module is not a command.
 
-    The help text is the constant `HELP`, the argument `help` of the group, or the docstring of the function that is
-    named as the module, whichever of these exists first.
+    The help text is the constant `HELP`, else the argument `help` of the group of commands, else the docstring of the
+    function with the module's name.
     """
     order: int | None = None
     texts: dict[str, str] = {}
@@ -85,7 +85,7 @@ class LazyGroup(TyperGroup):
             return super().shell_complete(ctx, incomplete)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] not in self.summaries:  # typer looks among `commands` for names that are near
+        if args and args[0] not in self.summaries:  # typer suggests similar names from `commands`
             self.commands = {name: TyperCommand(name) for name in self.summaries}
         return super().resolve_command(ctx, args)
 
@@ -110,7 +110,7 @@ class LazyGroup(TyperGroup):
 def _load(name: str) -> Any:
     """Import the module of a command, and return the command with all its options."""
     alone = typer.Typer(rich_markup_mode="rich", add_completion=False)
-    alone.callback()(lambda: None)  # a group, even of one command
+    alone.callback()(lambda: None)  # with a callback, typer makes a group even of a single command
     importlib.import_module(f"{paceline.cli.__name__}.{name}").register(alone)
     group: Any = typer.main.get_command(alone)
     return group.commands[name]
@@ -118,7 +118,7 @@ def _load(name: str) -> Any:
 
 @contextmanager
 def _plain_messages() -> Iterator[None]:
-    """Remove control characters from messages of errors in the block, because they quote the user's input."""
+    """Remove control characters from the messages of exceptions in the `with` block, which quote the user's input."""
     try:
         yield
     except Exception as error:

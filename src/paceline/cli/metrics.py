@@ -1,4 +1,4 @@
-"""--metrics-port: serve Prometheus metrics while a command runs."""
+"""The option `--metrics-port`: serve Prometheus metrics while a command runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class MetricsListener(StudyListener):
-    """Writes the progress of a study to a metrics board, and forwards every callback to another listener."""
+    """Writes a study's progress to the board that the metrics server reads, and forwards callbacks to a listener."""
 
     def __init__(self, board: MetricsBoard, forward_to: StudyListener) -> None:
         self._board, self._next = board, forward_to

@@ -1,4 +1,4 @@
-"""Options that several commands share. The options of a recipe are generated from its fields.
+"""Command-line options that several commands share. Options for recipe keys are generated from the recipe's fields.
 
 A decorator such as `recipe_options` adds options to a command and passes it one argument made from their values.
 """
@@ -46,7 +46,7 @@ RecipeArgument = Annotated[
     typer.Argument(help="Name of a built-in recipe, or a TOML file; options override its values.", metavar="[RECIPE]"),
 ]
 Out = Annotated[Path, typer.Option("--out", help="Folder for results.")]
-# For commands with --output, which --out (the older name) would be confused with.
+# For commands that also have --output, which is easily confused with --out. --out is the older name of --runs.
 Runs = Annotated[Path, typer.Option("--runs", "--out", help="Folder of stored runs and studies.")]
 Json = Annotated[
     str, typer.Option("--json", help="Write the result as JSON to a file; - is standard output.", metavar="FILE")
@@ -86,7 +86,7 @@ def _host_option(kind: Any, default: Any, flag: str, text: str, **settings: Any)
     return Annotated[kind, typer.Option(flag, help=text, rich_help_panel="Several hosts", **settings)], default
 
 
-# By name of the parameter: the option and its default.
+# Options and their defaults, by parameter name.
 HOST_OPTIONS = {
     "launcher": _host_option(
         str,
@@ -138,7 +138,7 @@ HOST_OPTIONS = {
 def host_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that select hosts and ports to a command.
 
-    Instead of their values, the command gets one `LaunchRequest` as the argument `launch`.
+    The command gets the options' values as one `LaunchRequest`, in the argument `launch`.
     """
 
     @functools.wraps(command)
@@ -157,8 +157,8 @@ def recipe_options(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that adds an option for every recipe key to a command, except for keys in `leave_out`.
 
-    Instead of the values of the options, the command gets the finished recipe as the argument `recipe`. `more_changes`
-    returns further changes to the recipe, made from the other arguments of the command.
+    The command gets the recipe with the options' values in the argument `recipe`. `more_changes` returns further
+    changes to the recipe, made from the other arguments of the command.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -173,7 +173,7 @@ def recipe_options(
             values = {key: arguments.pop(name) for name, key in keys.items()}
             _check_repeated(values)
             cluster_text = arguments.pop("cluster")
-            # A single key overrides the section as a whole.
+            # Applied after --cluster, so that --set cluster.KEY=VALUE overrides a single key of the cluster.
             changes = {} if cluster_text is None else parse_cluster(cluster_text)
             changes |= parse_set(arguments.pop("assignments") or [])
             # A repeatable option that was not given is an empty list.
@@ -197,7 +197,7 @@ def recipe_options(
 
 
 def _check_repeated(values: Mapping[str, Any]) -> None:
-    """Raise UsageError if a repeatable option has an empty value, which would be ignored silently."""
+    """Raise UsageError if a repeatable option has an empty value, because empty values are ignored later."""
     for key, value in values.items():
         if isinstance(value, list) and not all(word.strip() for word in value):
             flag = dict(recipe_keys())[key].metadata["flag"]
@@ -246,8 +246,8 @@ def with_signature(wrapper: Callable[..., None], parameters: list[inspect.Parame
 def _with_torchrun_workers(recipe: Recipe, changes: Changes, leave_out: tuple[str, ...]) -> Recipe:
     """Return the recipe with the changes applied.
 
-    Under torchrun, the number of workers is the number of processes that torchrun started, minus the servers. The
-    servers have the last ranks.
+    Under torchrun, the number of workers is the number of processes that torchrun started, minus the parameter servers,
+    which have the last ranks.
     """
     if not _is_torchrun():
         return recipe.replace(changes)
@@ -262,7 +262,8 @@ def _is_torchrun() -> bool:
 def torchrun_workers(requested: int | None, num_servers: int = 0) -> int | None:
     """Return the number of workers that torchrun started. Without torchrun, return `requested`.
 
-    Raises UsageError if another number was requested, or if the servers leave no process for a worker.
+    `num_servers` of torchrun's processes are parameter servers. Raises UsageError if another number of workers was
+    requested, or if no process is left for a worker.
     """
     if not _is_torchrun():
         return requested
@@ -283,9 +284,9 @@ def torchrun_workers(requested: int | None, num_servers: int = 0) -> int | None:
 
 
 def _max_servers(recipe: Recipe, changes: Changes, leave_out: tuple[str, ...]) -> int:
-    """Return the largest number of servers that any strategy of the command needs.
+    """Return the largest number of parameter servers that any strategy of the command needs.
 
-    All strategies run with the same number of workers, so torchrun must start this many processes in addition.
+    All strategies run with the same number of workers, so torchrun must start this many processes in addition to them.
     """
     from paceline.strategies import StrategySpec
     from paceline.strategies.capabilities import servers_of

@@ -1,4 +1,4 @@
-"""Output of commands: the console, JSON, and checks of output files before anything starts."""
+"""Output of commands: the console, results as JSON, and checks of output files before any work starts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from paceline.present.terminal import say, show
 from paceline.runs import nonfinite_to_none
 from paceline.text import plain_text, wrapped
 
-if TYPE_CHECKING:  # these need torch, which --help does without
+if TYPE_CHECKING:  # these modules import torch, which would slow down `--help`
     from paceline.recipe import Recipe
     from paceline.results import RunResult, StudyResult
     from paceline.study.entries import Entry
@@ -39,7 +39,7 @@ class PlainConsole(Console):
         super().print(*objects, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        # After the layout, so that columns stay aligned and the remaining text is not parsed as markup.
+        # Text is cleaned after its layout, so that columns stay aligned and the cleaned text is not parsed as markup.
         for segment in super().render(renderable, options):
             if segment.control:  # a cursor movement of the live display
                 yield segment
@@ -77,8 +77,8 @@ def write_json(value: Any, target: str) -> None:
 
 
 def show_study(console: Console, result: StudyResult, folder: Path, *, with_report: bool) -> None:
-    """Print the result of a study that just ran. If `with_report`, write its HTML report into its folder."""
-    from paceline.present import page_in_memory  # needs torch, which --help does without
+    """Print the result of a study that just ran. If `with_report` is set, write an HTML report into its folder."""
+    from paceline.present import page_in_memory  # imports torch, which would slow down `--help`
 
     page = page_in_memory(result, folder)
     show(console, page)
@@ -98,7 +98,7 @@ def show_run(console: Console, result: RunResult, folder: Path) -> None:
 
 
 def model_and_data(recipe: Recipe, facts: ModelFacts) -> str:
-    """Describe recipe, model and data, for the beginning of the line that introduces a run or study."""
+    """Return a description of recipe, model and data. The line printed before a run or study begins with it."""
     return (
         f"{recipe.name}: {recipe.model.name} ({facts.num_parameters:,} parameters) on {recipe.data.name} "
         f"({facts.num_train_samples:,} samples)"
@@ -106,7 +106,7 @@ def model_and_data(recipe: Recipe, facts: ModelFacts) -> str:
 
 
 def processes_of(entry: Entry) -> str:
-    """Describe the processes under one strategy: the number of workers, and the ranks of servers."""
+    """Return a description of a strategy's processes, such as `4 workers and 1 server (rank 4)`."""
     workers = counted(entry.num_workers, "worker")
     if not entry.num_servers:
         return workers

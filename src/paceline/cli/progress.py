@@ -1,4 +1,4 @@
-"""Progress of runs and studies: live bars in a terminal, else a line every few seconds."""
+"""Display of the progress of runs and studies: live bars in a terminal, otherwise a line every few seconds."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from paceline.train.context import Event
 LINE_EVERY_S = 10.0  # least time between two plain lines
 DRAW_HZ = 4  # low, because drawing takes processor time from the workers
 MOST_WORKER_LINES = 8
-_LABEL = Column(max_width=30, no_wrap=True, overflow="ellipsis")  # in a terminal of 100 columns
+_LABEL = Column(max_width=30, no_wrap=True, overflow="ellipsis")  # so that all columns fit a terminal 100 wide
 
 
 class StudyProgress(StudyListener):
-    """Shows the progress of a study, with a new view for each stage. Use it as a context manager."""
+    """Shows the progress of a study, with a new view for each stage (set of planned runs). It is a context manager."""
 
     def __init__(
         self, console: Console, *, has_bar_per_entry: bool, on_stage: Callable[[Any], str] | None = None
@@ -80,7 +80,7 @@ def _has_bars(console: Console) -> bool:
 
 
 class StrategyProgress(StudyListener, ABC):
-    """Base class of views that show the progress of strategies, which train in turn. Use it as a context manager."""
+    """Base class of views that show the progress of strategies, which train in turn. A view is a context manager."""
 
     def __enter__(self) -> StrategyProgress:
         return self
@@ -146,7 +146,7 @@ class StrategyBars(StrategyProgress):
     def __exit__(self, *_: object) -> None:
         self._workers.clear()
         for task in self._progress.tasks:
-            if not task.started:  # a bar that never started looks complete
+            if not task.started:  # rich draws a bar that never started as if it were complete
                 self._progress.update(task.id, visible=False)
         self._live.stop()
 
@@ -215,7 +215,7 @@ class PlainLines(StrategyProgress):
 
 
 class RunsBar(StudyListener):
-    """One bar for all runs of a study, and a status line per worker. Use it as a context manager."""
+    """One bar for all runs of a study, and a status line per worker. It is a context manager."""
 
     def __init__(self, num_runs: int, repeats: int, console: Console) -> None:
         self._repeats = repeats
@@ -243,7 +243,7 @@ class RunsBar(StudyListener):
 
     def started(self, entry: Entry, repeat: int) -> None:
         self._workers.clear()
-        # A failed run reports no end; a new start means that the previous run is over.
+        # `done` is not called for a failed run, so the start of a run also counts the previous run as completed.
         self._progress.update(self._task, completed=self._num_started, description=self._name(entry, repeat))
         self._num_started += 1
 
@@ -279,7 +279,7 @@ class WorkerStatusLines:
         self._latest = {}
 
     def lines(self) -> list[tuple[str, ...]]:
-        """Return for each line: worker, step, loss, throughput, and share of time in the comm."""
+        """Return five texts for each line: worker, step, loss, throughput, and share of time spent communicating."""
         events = [event for _, event in sorted(self._latest.items())]
         num_single = len(events) if len(events) <= MOST_WORKER_LINES else MOST_WORKER_LINES - 1
         lines = [_status(f"worker {event['rank']}", [event]) for event in events[:num_single]]

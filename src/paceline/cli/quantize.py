@@ -11,7 +11,7 @@ import typer
 
 from paceline.cli.options import Json, Out
 
-if TYPE_CHECKING:  # these need torch, which --help does without
+if TYPE_CHECKING:  # these modules import torch, which would slow down `--help`
     from rich.console import Console
 
     from paceline.recipe import Recipe
@@ -197,7 +197,7 @@ def register(app: typer.Typer) -> None:
 
 
 def make_tuning(recipe: Recipe, *, steps: int, strategy: str, workers: int | None, lr: float | None) -> FineTuning:
-    """Make the fine-tuning from its options. Raise UsageError for mistakes in them, before anything starts."""
+    """Return the fine-tuning that the options ask for. Raise UsageError for mistakes in the options."""
     from paceline.cli.study_session import launcher_for, start_workers
     from paceline.launch.base import LaunchRequest
     from paceline.recipe import ClusterConfig

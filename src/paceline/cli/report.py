@@ -40,7 +40,7 @@ def report(
     page = page_of(collect([folder_of(name, runs) for name in names]))
     # With --markdown -, standard output carries only Markdown.
     stream = sys.stderr if markdown == "-" else sys.stdout
-    # Pictures first: if their dependencies are missing, nothing is written.
+    # Pictures are written first, so that nothing is written if their dependencies are missing.
     pictures = write_figures(page, figures) if figures is not None else []
     print(write_page(page, output), file=stream)
     if markdown == "-":

@@ -64,7 +64,7 @@ def reproduce(
 
 
 def _introduce(console: Console, study: Reproduce, where: str) -> None:
-    del where  # in the notes
+    del where  # the notes say where the workers run
     say(console, f"{study.plan.experiment.name}: {study.plan.experiment.title}")
     for note in study.plan.notes:
         say(console, note, "yellow")

@@ -1,4 +1,4 @@
-"""What all commands that run a study share: options, start of workers, progress, resuming, and output."""
+"""Common parts of the commands that run studies: options, start of workers, progress, resuming, and output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paceline.cli.output import check_json_target, console_for, show_study, writ
 from paceline.errors import RunError, UsageError
 from paceline.launch.base import LaunchRequest
 
-if TYPE_CHECKING:  # these need torch, which --help does without
+if TYPE_CHECKING:  # these modules import torch, which would slow down `--help`
     from paceline.launch.base import Launcher, WorkerPool
     from paceline.recipe import ClusterConfig, DataConfig, Recipe
     from paceline.results import StudyResult
@@ -46,7 +46,7 @@ MetricsHost = Annotated[
     str, typer.Option("--metrics-host", help="Address to serve metrics on.", rich_help_panel="Measuring")
 ]
 
-# By name of the parameter: the option and its default.
+# Options and their defaults, by parameter name.
 OPTIONS: dict[str, tuple[Any, Any]] = {
     "resume": (Resume, ""),
     "fresh": (Fresh, False),
@@ -61,9 +61,9 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
 def session_options(
     *, leave_out: tuple[str, ...] = (), takes_hosts: bool = True
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that adds the options of all studies to a command.
+    """Return a decorator that adds the options that all studies share to a command.
 
-    Instead of their values, the command gets a `StudySession` as the argument `session`.
+    The command gets the options' values as a `StudySession`, in the argument `session`.
     """
     options = {name: option for name, option in OPTIONS.items() if name not in leave_out}
 
@@ -75,7 +75,7 @@ def session_options(
             command(session=StudySession(launch, **values), **arguments)
 
         parameters = [keyword_parameter(name, *option) for name, option in options.items()]
-        if takes_hosts:  # host_options fills it in
+        if takes_hosts:  # the decorator `host_options` passes `launch`
             parameters.append(keyword_parameter("launch", Any))
         return with_signature(wrapper, [*parameters_without("session", command), *parameters])
 
@@ -84,7 +84,7 @@ def session_options(
 
 @dataclass(frozen=True)
 class StudySession:
-    """The values of the options that all studies have. Its methods run a study as these options say."""
+    """Values of the options that all studies share. Its methods run a study according to these options."""
 
     request: LaunchRequest
     resume: str = ""
@@ -103,13 +103,13 @@ class StudySession:
         return console_for(self.json_target, is_main=self.launcher().is_main)
 
     def fetch(self, data: DataConfig) -> None:
-        """Download the data set if it is a published one that is missing, unless the recipe forbids it."""
+        """Download the data set if it is published (MNIST or CIFAR-10), missing, and `data` allows downloads."""
         from paceline.cli.data import fetch_if_needed
 
         fetch_if_needed(data, console_for(self.json_target))
 
     def prepare_recipe(self, recipe: Recipe) -> Recipe:
-        """Download missing data. Return the recipe, in which the best comm replaces `auto`."""
+        """Download missing data. Return the recipe, with a chosen comm (communication backend) in place of `auto`."""
         from paceline.study.entries import settle_comm
 
         self.fetch(recipe.data)
@@ -118,8 +118,7 @@ class StudySession:
     def refuse_with_resume(self, **is_given: bool) -> None:
         """Raise UsageError if --resume is combined with an option of the command itself.
 
-        A resumed study uses the stored values of these options. `is_given` says for each option whether the user gave
-        it.
+        A resumed study uses the stored values of these options. `is_given` maps each option to whether it was given.
         """
         names = [f"--{name.replace('_', '-')}" for name, given in is_given.items() if given]
         if self.resume and names:
@@ -134,19 +133,19 @@ class StudySession:
         return launcher_for(self.request, cluster or self.request.cluster, single_process=single_process)
 
     def place_words(self, cluster: ClusterConfig) -> str:
-        """Say where workers run, as the end of a sentence. For plain processes on this host, return an empty text."""
+        """Return where workers run, such as `, on a, b`. For plain processes on this host, the text is empty."""
         words = self.launcher(cluster).describe().words
         return f", {words}" if words else ""
 
     def launch(self, num_processes: int, cluster: ClusterConfig) -> AbstractContextManager[WorkerPool]:
-        """Start workers with the selected launcher."""
+        """Return a pool of new worker processes, started with the selected launcher."""
         return self.launcher(cluster).open(num_processes)
 
     @contextmanager
     def listener(self, progress: StudyListener) -> Iterator[StudyListener]:
-        """Yield `progress`, or with --metrics-port a listener that also updates metrics.
+        """Yield `progress`. With --metrics-port, yield a listener that also updates Prometheus metrics.
 
-        The metrics are served while the block runs.
+        The metrics are served while the `with` block runs.
         """
         from paceline.cli.metrics import serve_metrics
 
@@ -169,9 +168,10 @@ class StudySession:
     ) -> StudyOutcome | None:
         """Run a study and show its result. Return None if another process shows the result.
 
-        `prepare` makes the study that the options ask for. With --resume, the stored study runs instead, and `recipe`,
-        which is made from the options, must not differ from the stored recipe except in `own_keys`, which the command
-        sets. `introduce` prints what will run. `on_stage` describes a finished stage in one line.
+        `prepare` makes the study that the options ask for. With --resume, the stored study runs instead. In that case,
+        recipe keys that the user gave in `recipe` must equal the stored ones, except `own_keys`, which the command
+        sets. `introduce` prints a description of the study before it runs. `on_stage` returns a line about a finished
+        stage (set of runs). `has_bar_per_entry` shows one progress bar per strategy instead of one for all runs.
         """
         from paceline.cli.progress import StudyProgress
         from paceline.study.engine import run_study
@@ -193,7 +193,7 @@ class StudySession:
         recipe: Recipe | None = None,
         own_keys: tuple[str, ...] = (),
     ) -> tuple[Study, Path | None]:
-        """Return the study to run, and the folder in which to resume it. The folder of a new study is None."""
+        """Return the study to run, and the folder in which to resume it, or None for a new study."""
         from paceline.study.engine import find_unfinished
 
         if self.resume and self.fresh:
@@ -246,7 +246,10 @@ def _progress_words(stored: StudyResult) -> str:
 
 
 def _refuse_other_recipe(given: Recipe, stored: Recipe, own_keys: tuple[str, ...]) -> None:
-    """Raise UsageError if options of the recipe differ from the stored recipe of the resumed study."""
+    """Raise UsageError if the user gave a recipe key that differs from the stored recipe of the resumed study.
+
+    Keys whose value is that of the default recipe count as not given. `own_keys` are not compared.
+    """
     from paceline.recipe import DEFAULT_RECIPE, load_recipe, recipe_keys
 
     ours, theirs, usual = given.to_dict(), stored.to_dict(), load_recipe(DEFAULT_RECIPE).to_dict()
@@ -261,10 +264,10 @@ def _at(values: Mapping[str, Any], key: str) -> Any:
 
 
 def launcher_for(launch: LaunchRequest, cluster: ClusterConfig, *, single_process: str = "") -> Launcher:
-    """Return the launcher for the options and the cluster. Raise UsageError for mistakes in them.
+    """Return the launcher for the options and the cluster. Raise UsageError if they are invalid.
 
-    `single_process` is the name of a command that must start all workers itself, because each run decides which run is
-    next. Such a command cannot run under torchrun or with --nnodes.
+    `single_process` is the name of a command that must start all workers itself, or empty for other commands. Such a
+    command cannot run under torchrun or with --nnodes.
     """
     from paceline.launch.registry import find_launcher
 
@@ -280,14 +283,17 @@ def launcher_for(launch: LaunchRequest, cluster: ClusterConfig, *, single_proces
 
 @contextmanager
 def start_workers(num_processes: int, launcher: Launcher) -> Iterator[WorkerPool]:
-    """Yield workers to the block. When it ends, stop the workers and their cluster."""
+    """Yield a pool of new worker processes. After the `with` block, stop them and their emulated cluster, if any.
+
+    Ctrl-C in the block raises RunError.
+    """
     with interruptible(), launcher.open(num_processes) as pool:
         yield pool
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Turn Ctrl-C in the block into a RunError with a one-sentence message."""
+    """Turn Ctrl-C in the `with` block into a RunError with a one-sentence message."""
     try:
         yield
     except KeyboardInterrupt as error:

@@ -77,7 +77,7 @@ def sweep(
 
 
 def _introduce(console: Console, study: Sweep, where: str) -> None:
-    """Print the grid of the sweep, and the predicted memory of its points."""
+    """Print the varied keys, the number of combinations of their values, and the predicted memory."""
     from paceline.study.memory_prediction import amount, footprint_key, predict
 
     recipe = study.recipe
