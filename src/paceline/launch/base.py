@@ -27,7 +27,7 @@ Function = Callable[..., Any]  # a module-level function: (context, **arguments)
 class Task:
     """A task for a pool of processes: the functions to run, their arguments, and the comm that connects the processes.
 
-    Workers train. Servers, which only some strategies need, hold the parameters (parameter server).
+    Workers run `function`. Servers run `serve`: they hold the parameters for strategies with a parameter server.
     """
 
     function: Function

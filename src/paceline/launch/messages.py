@@ -1,8 +1,8 @@
 """Messages between the launching process and its worker processes, and their encoding for workers on other hosts.
 
 The launching process and its child processes on this host exchange pickles. Messages to and from other hosts are
-encoded as MessagePack, limited in size, and validated against the types below. Thus reading such a message never runs
-code from the sender.
+encoded as MessagePack, limited in size, and validated against the types below. Reading a message from another host
+therefore never runs code that the message contains.
 """
 
 from __future__ import annotations

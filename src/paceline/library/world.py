@@ -40,8 +40,8 @@ class World:
     def connect(self, prefix: str, *, device: str = "cpu", strategy: Strategy | None = None) -> Comm:
         """Open a new comm with the other workers. `prefix` separates its keys in the store from those of other comms.
 
-        If the field `comm` is "auto", the comm is chosen for the workers' hosts, the device and the strategy. If the
-        field `existing` is set, return it instead.
+        A comm is the transport between workers. If the field `comm` is "auto", the comm is chosen for the workers'
+        hosts, the device and the strategy. If the field `existing` is set, that comm is returned instead.
         """
         if self.existing is not None:
             return self.existing

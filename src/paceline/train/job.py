@@ -79,8 +79,8 @@ def train_job(
 
     Unless `checkpoint` is empty, rank 0 saves the model, averaged over workers, to this file, and checkpoints of epochs
     in the same folder. `folder` is the folder of the run; if it is empty, measurements are not stored there. If
-    `steps_per_block` is not 0, only some groups of so many steps are recorded (see `is_measured`), which shows the
-    overhead of recording.
+    `steps_per_block` is not 0, only some groups of so many consecutive steps are recorded (see `is_measured` in
+    measure/observer.py), which shows the overhead of recording.
     """
     started = time.perf_counter()
     trainer = make_trainer(context, recipe, strategy)

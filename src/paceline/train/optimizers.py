@@ -48,7 +48,7 @@ class _LayerwiseOptimizer(Optimizer):
     A subclass implements `update`, which must not change gradients.
     """
 
-    only_reads_gradients = True  # gradients may lie in memory that other workers read
+    only_reads_gradients = True  # so a strategy may store gradients in memory that other workers read
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Call `update` for each parameter that has a gradient. Return the closure's loss, or None if there is none."""
@@ -164,7 +164,7 @@ def _norm(tensor: Tensor) -> Tensor:
 
 
 def _ratio(above: Tensor, below: Tensor) -> Tensor:
-    """Return above / below, or 1 if either is 0. The result stays on the GPU, so that the CPU does not wait for it."""
+    """Return above / below, or 1 if either is 0, as a tensor, so that the CPU does not wait for a GPU."""
     usable = (above > 0) & (below > 0)
     one = torch.ones_like(above)
     return torch.where(usable, above / torch.where(usable, below, one), one)

@@ -1,7 +1,7 @@
 """The oracle: the reference result for every strategy, computed by one process.
 
-The process computes the gradients of all workers one after the other, averages them, and makes one optimiser step.
-`paceline verify` and the tests compare strategies with it.
+In every step, the process computes the gradients of all workers one after the other, averages them, and calls the
+optimiser. `paceline verify` and the tests compare the parameters under each strategy with the oracle's.
 """
 
 from __future__ import annotations
