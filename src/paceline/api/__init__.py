@@ -1,4 +1,4 @@
-"""The commands run, compare, sweep, scale and tune as functions, for scripts and notebooks."""
+"""Python functions for the commands run, compare, sweep, scale and tune, for scripts and notebooks."""
 
 from paceline.api.notebook_view import RunView, StudyView
 from paceline.api.studies import compare, run, scale, sweep, tune

@@ -63,7 +63,7 @@ class StudyView(Mapping[str, Any]):
 
 
 class RunView(Json):
-    """The result of a run: a dict that prints as a table of the workers. Its key `folder` has the run's folder."""
+    """The result of a run: a dict that prints as a table of the workers. The key `folder` has the run's folder."""
 
     def __init__(self, result: results.RunResult, folder: Path) -> None:
         super().__init__({**to_json(result), "folder": str(folder)})

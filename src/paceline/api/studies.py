@@ -1,4 +1,4 @@
-"""The commands run, compare, sweep, scale and tune as functions, for scripts and notebooks."""
+"""Python functions for the commands run, compare, sweep, scale and tune, for scripts and notebooks."""
 
 from __future__ import annotations
 
@@ -42,9 +42,13 @@ def run(
 ) -> RunView:
     """Train a recipe under its strategy and return the result, a dict that prints as a table.
 
-    `changes` are recipe keys, with `__` instead of the dot: `run("lenet5-mnist", strategy="ring", train__epochs=10)`.
-    Workers are processes on this host, unless the recipe emulates nodes, `hosts` names hosts to reach over ssh, or
-    `launcher` is the name of a launcher, a `LaunchRequest` or a `Launcher`. All studies accept these arguments.
+    A recipe holds all settings of a run. `recipe` is the name of a built-in recipe, the path of a TOML file, or a
+    `Recipe`. `changes` are recipe keys with `__` instead of the dot:
+    `run("lenet5-mnist", strategy="ring", train__epochs=10)`.
+
+    The result is stored in a new folder in `out`. Workers are processes on this host. To start them elsewhere, name ssh
+    hosts in `hosts`, or pass a launcher's name, a `LaunchRequest` or a `Launcher` as `launcher`. The functions compare,
+    sweep, scale and tune also take these arguments.
     """
     workers = CallLauncher(launcher, hosts)
     recipe = _recipe(recipe, changes, workers)
@@ -73,11 +77,18 @@ def compare(
 ) -> StudyView:
     """Train under several strategies and compare them: `compare("lenet5-mnist")` or `compare(model, data)`.
 
-    With `data` the first argument is a model: a name, `file.py:factory`, an nn.Module or a function that builds one.
-    `data` is a name, a paceline Data, or a pair (train, test). Each of the pair is a torch data set or a pair (inputs,
-    targets) of tensors. `data` may also be a single such data set, of which a tenth becomes the test set. `loss` is a
-    function of output and target. Objects are sent to worker processes, so their classes must be importable there:
-    define them in a file, not in a notebook cell.
+    Without `data`, the first argument is a recipe, as in `run`. With `data`, it is a model: the name of a built-in
+    model, `file.py:factory`, an nn.Module, or a function that returns an nn.Module.
+
+    `data` is the name of a data set, `file.py:factory`, a `paceline.Data`, or a pair (train, test). Each of the two is
+    a torch data set or a pair (inputs, targets) of tensors. If `data` is a single torch data set or pair of tensors, a
+    random tenth of its samples becomes the test set.
+
+    `loss` is a function of output and target, or its name. Python objects are pickled and sent to worker processes, so
+    define their classes and functions in a file, not in a notebook cell. `repeats` is the number of runs per strategy.
+
+    A comparison that was interrupted is resumed if it is called again with the same arguments, unless `fresh` is true
+    or Python objects are passed.
     """
     if strategies:
         changes["strategies"] = _names(strategies)
@@ -108,9 +119,11 @@ def sweep(
 ) -> StudyView:
     """Vary keys of a recipe: `sweep("lenet5-mnist", vary={"batch_size": [32, 64]}, remedies=["linear"])`.
 
-    A key is a recipe key, an option name or `strategy.OPTION`. Several keys form a grid. A point of the grid that fails
-    or does not fit into memory is listed in `failures`. If an unfinished sweep with the same arguments is stored, it is
-    resumed, unless `fresh` is true. All studies do this.
+    A key is a recipe key, the name of a command-line option, or `strategy.OPTION` for an option of the strategy. The
+    recipe is trained with every combination of the keys' values. Combinations that fail or do not fit into memory are
+    listed in the result's `failures`. `remedies` are settings for large batches to try as well: linear, lars, lamb.
+
+    If an unfinished sweep with the same arguments is stored in `out`, it is resumed, unless `fresh` is true.
     """
     base = load_recipe(recipe) if isinstance(recipe, str) else recipe
     base = base.replace({key.replace("__", "."): value for key, value in changes.items()})
@@ -135,9 +148,9 @@ def scale(
 ) -> StudyView:
     """Train with several numbers of workers and compare with one worker: `scale("vgg11-cifar10", workers=[1, 2, 4])`.
 
-    `mode` is strong (constant global batch), weak (constant batch per worker) or both. Each of `results` has `scaling`.
-    `paying` says, for every mode and strategy, up to which number of workers throughput grows. Strategies and numbers
-    of workers that fail are listed in `failed`.
+    `mode` is strong (constant global batch), weak (constant batch per worker) or both. In the returned result, each row
+    of `results` has `scaling`: speed-up and efficiency. `paying` has, for every mode and strategy, the number of
+    workers up to which throughput grows. Combinations of strategy and number of workers that fail are in `failed`.
     """
     numbers = workers if isinstance(workers, str) else ",".join(map(str, workers))
     counts = parse_workers(numbers)
@@ -167,9 +180,14 @@ def tune(
 ) -> StudyView:
     """Find the fastest strategy, bucket size, period and codec: `tune("vgg11-cifar10", within=0.5)["best"]`.
 
-    The winner's test accuracy is at most `within` percentage points below that of an exact strategy. Without a
-    meaningful accuracy, its test loss is at most `within_loss` percent above. `best` has the winner's label, its step
-    time relative to that of the exact strategy, and the command and library call that use it.
+    The winner's test accuracy is at most `within` percentage points below that of an exact strategy. If the accuracy is
+    no better than chance, the test loss is compared instead, and may be at most `within_loss` percent higher. `best`
+    has the winner's label, its step time divided by that of the exact strategy, and the command and library call that
+    use it.
+
+    `buckets_mb` are bucket sizes to try (default: fractions of the model's size). `periods` are numbers of steps
+    between two synchronisations to try. `eta` controls successive halving: each round keeps about one in `eta`
+    combinations and trains them for `eta` times as many steps. `repeats` is the number of runs in the last round.
     """
     starter = CallLauncher(launcher, hosts)
     settled = _recipe(recipe, changes, starter)
@@ -203,7 +221,7 @@ def _study(study: Study, out: str | Path, workers: CallLauncher, *, fresh: bool)
 def _model_and_data(model: Any, data: Any, objects: list[str]) -> dict[str, str]:
     """Return the changes to a recipe that set its name, model and data.
 
-    Python objects are registered for the workers, and their names are appended to `objects`.
+    Python objects are registered under names, so that they can be sent to workers. The names are added to `objects`.
     """
     if data is None:
         raise UsageError(f"compare() got a {type(model).__name__} but no data; call compare(model, data)")
@@ -230,13 +248,13 @@ def _name(part: Any) -> str:
 
 
 def _recipe(recipe: str | Recipe, changes: Mapping[str, Any], workers: CallLauncher) -> Recipe:
-    """Apply changes to a recipe, and choose a comm (communication backend) if the recipe leaves it open."""
+    """Apply changes to a recipe, and choose a comm (communication backend) if the recipe's comm is `auto`."""
     base = load_recipe(recipe) if isinstance(recipe, str) else recipe
     changed = base.replace({key.replace("__", "."): value for key, value in changes.items()})
     return settle_comm(changed, workers.num_hosts(changed.cluster))
 
 
-# A name or `file.py:Class`, the options of a command, or a launcher object.
+# The name of a launcher or `file.py:Class`, a request with the options of a command, a launcher, or None to choose one.
 LauncherChoice = str | LaunchRequest | Launcher | None
 
 
@@ -246,7 +264,7 @@ class CallLauncher:
 
     choice: LauncherChoice
     hosts: str | Sequence[str] | None = None
-    objects: Sequence[str] = ()  # names of registered objects
+    objects: Sequence[str] = ()  # names of the registered Python objects to send
 
     def num_hosts(self, cluster: ClusterConfig) -> int:
         return launcher_for(self.choice, self.hosts, cluster).describe().num_hosts
@@ -282,7 +300,7 @@ def _request(choice: str | LaunchRequest | None, hosts: str | Sequence[str] | No
     names = hosts.split(",") if isinstance(hosts, str) else hosts
     stripped = None if names is None else tuple(name.strip() for name in names)
     if choice is None:
-        return LaunchRequest(hosts=stripped, environment={})  # ignores torchrun's environment
+        return LaunchRequest(hosts=stripped, environment={})  # the empty environment ignores torchrun's variables
     return LaunchRequest(launcher=choice, hosts=stripped)
 
 
