@@ -49,7 +49,7 @@ FORMATS = {
 def sources_of(stored: Stored) -> list[ExportSource]:
     """Return the runs to export: a stored run itself, or the runs of a stored study.
 
-    Runs without workers' files are left out. Raises UsageError if no other run is left.
+    Runs without workers' files are left out. Raises UsageError if no run remains.
     """
     folder = stored.folder
     found = []
@@ -64,7 +64,10 @@ def sources_of(stored: Stored) -> list[ExportSource]:
 
 
 def export(sources: Sequence[ExportSource], to: str, output: Path) -> Path:
-    """Write runs to a folder in the format `to`. A new folder appears complete or not at all."""
+    """Write runs to the folder `output` in the format `to`, and return the folder.
+
+    A new folder gets its name only once it is complete. The format `mlflow` adds runs to an existing folder.
+    """
     if to not in FORMATS:
         raise unknown("format", to, FORMATS)
     form = FORMATS[to]

@@ -16,7 +16,7 @@ from paceline.worker_files import worker_files, worker_lines
 EXPERIMENT = "paceline"
 BATCH = 1000  # metrics per call; more exceed MLflow's limit
 LONGEST = 6000  # characters of a parameter's value; more exceed MLflow's limit
-# Newer versions of MLflow write to a file store only with the first setting, and send telemetry without the second.
+# Newer versions of MLflow refuse to write to a file store without the first setting. The second disables telemetry.
 SETTINGS = {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true"}
 
 
@@ -41,7 +41,7 @@ def _write_run(client: Any, experiment: str, source: ExportSource) -> None:
     started = int(1000 * source.started)
     run_id = client.create_run(experiment, start_time=started, run_name=source.name).info.run_id
     last = started
-    status = "FAILED"  # until everything is written
+    status = "FAILED"  # replaced once everything is written
     try:
         params = [Param(key, str(value)[:LONGEST]) for key, value in _flat(source.recipe)]
         client.log_batch(run_id, params=params, tags=[RunTag("strategy", source.label)])

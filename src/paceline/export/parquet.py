@@ -24,7 +24,7 @@ def write(sources: Sequence[ExportSource], folder: Path) -> None:
 
 
 class _File:
-    """A Parquet file that is being written. Up to GROUP_ROWS rows are buffered before they are written."""
+    """A Parquet file that is being written. It buffers up to GROUP_ROWS rows and writes them as one row group."""
 
     def __init__(self, table: ExportTable, folder: Path) -> None:
         self._schema = pa.schema([(name, _TYPES[kind]) for name, kind in table.columns.items()])

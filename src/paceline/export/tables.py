@@ -1,6 +1,6 @@
-"""The workers' files as tables with fixed columns, or as named scalars over steps.
+"""Convert the measurements in workers' files for export: to tables with fixed columns, or to named scalars over steps.
 
-Lines are read one at a time, because a run may be larger than memory.
+Lines are read one at a time, because the files of a run may be larger than memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class ExportSource:
     """A run to export."""
 
     name: str
-    label: str  # of the strategy, as the user wrote it
+    label: str  # the strategy with its options
     folder: Path
     started: float  # seconds since 1970
     recipe: Mapping[str, Any]
@@ -28,9 +28,9 @@ class ExportSource:
 
 @dataclass(frozen=True, eq=False)
 class ExportTable:
-    """A table of all lines of one type in the workers' files, such as steps.
+    """Declaration of a table. Its rows are the lines of one `kind` in the workers' files, such as steps.
 
-    If a line lacks a value of the table, the value is None.
+    A value that a line lacks is None in the row.
     """
 
     name: str
@@ -103,7 +103,7 @@ def rows(sources: Sequence[ExportSource]) -> Iterator[tuple[ExportTable, list[Ce
                     yield table, table.row(source, rank, line)
 
 
-OPEN_STEPS = 64  # newest steps whose sums may still grow, because an operation may complete some steps late
+OPEN_STEPS = 64  # newest steps whose sums are held back, because an operation may end some steps after it began
 
 
 class Scalar(NamedTuple):
@@ -114,7 +114,7 @@ class Scalar(NamedTuple):
 
 
 def scalars(lines: Iterable[Mapping[str, Any]]) -> Iterator[Scalar]:
-    """Yield the named scalars of one worker: of every step, of its phases and operations, and of the resources used."""
+    """Yield one worker's named scalars: values per step, sums per phase and operation, and use of resources."""
     sums = _Sums()
     elapsed_s, num_samples = 0.0, 0
     for line in lines:
@@ -142,7 +142,7 @@ def _step_values(line: Mapping[str, Any]) -> dict[str, float]:
 
 
 class _Sums:
-    """Sums of seconds and bytes per step, by phase and operation. Only the newest steps are held in memory."""
+    """Sums of seconds and bytes per step, by phase and operation. Only the newest steps are kept in memory."""
 
     def __init__(self) -> None:
         self._steps: dict[int, dict[str, float]] = {}
