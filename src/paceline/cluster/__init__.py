@@ -1,7 +1,8 @@
-"""Emulated nodes on one Linux machine: network namespaces on a bridge, shaped links, CPU shares, memory limits.
+"""Emulate a cluster on one Linux machine: nodes are network namespaces on a bridge, with limits per node.
 
-This package does not depend on training. Each cluster has one process, the keeper, which holds the cluster's
-namespaces. `Cluster.command` returns the command line that runs a program inside a node.
+Limits are bandwidth, latency and loss of links, CPU shares and memory. This package does not depend on training. Each
+cluster has one process, the keeper, which holds the cluster's namespaces. `Cluster.command` returns the command line
+that runs a program inside a node.
 """
 
 from paceline.cluster.opening import Cluster, Node, keep_cluster, open_cluster

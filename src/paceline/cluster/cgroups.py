@@ -1,4 +1,4 @@
-"""CPU shares and memory limits: find usable cgroup controllers (version 1 or 2), create a cgroup per node, remove them.
+"""Limit CPU and memory of emulated nodes with cgroups of version 1 or 2: find, create and remove them.
 
 The cgroups of a cluster are created below the cgroup of this process, so that the limits of this process still apply.
 """
@@ -53,14 +53,14 @@ def read_mounts(text: str) -> list[Mount]:
 
 
 def find_controllers(process: Path = Path("/proc/self")) -> tuple[list[Controller], dict[str, str]]:
-    """Return the usable cgroup controllers, and for each other controller the reason why it is not usable."""
+    """Return the usable cgroup controllers, and by name the reasons why the others are not usable."""
     try:
         mounts = read_mounts((process / "mountinfo").read_text(encoding="utf-8"))
         own = _own_paths((process / "cgroup").read_text(encoding="utf-8"))
     except OSError as error:
         return [], dict.fromkeys(CONTROLLERS, f"cgroups cannot be read: {reason_of(error)}")
     usable, missing = [], {}
-    shared = ""  # a process is in one cgroup of version 2, which all controllers share
+    shared = ""  # folder of version 2; a process is in only one cgroup of version 2, so all controllers share it
     for name in CONTROLLERS:
         place = _in_version_1(name, mounts, own) or _in_version_2(name, mounts, own, shared)
         if isinstance(place, Controller):
@@ -83,7 +83,7 @@ def _own_paths(text: str) -> dict[str, str]:
 def _in_version_1(name: str, mounts: list[Mount], own: dict[str, str]) -> Controller | str:
     mount = next((one for one in mounts if one.version == 1 and name in one.options), None)
     if mount is None:
-        return ""
+        return ""  # version 1 does not provide this controller, but version 2 may
     folder = mount.folder_of(own.get(name, "/"))
     if not os.access(folder, os.W_OK):
         return f"{folder} is not writable"
@@ -93,9 +93,9 @@ def _in_version_1(name: str, mounts: list[Mount], own: dict[str, str]) -> Contro
 
 
 def _in_version_2(name: str, mounts: list[Mount], own: dict[str, str], shared: str) -> Controller | str:
-    """Return the nearest writable cgroup, from that of this process upwards, that delegates a controller.
+    """Find the nearest writable cgroup, from the cgroup of this process upwards, that delegates a controller.
 
-    If there is none, return the reason.
+    If `shared` is not empty, consider only this folder. Return the controller, or the reason why there is none.
     """
     mount = next((one for one in mounts if one.version == 2), None)
     if mount is None:
@@ -123,7 +123,7 @@ def _words(folder: str, name: str) -> list[str]:
     try:
         return Path(folder, name).read_text(encoding="ascii").split()
     except OSError:
-        return []  # unreadable, so it delegates nothing to us
+        return []  # an unreadable cgroup delegates nothing to this process
 
 
 def _unescaped(text: str) -> str:
@@ -197,7 +197,8 @@ def limit_groups(layout: ClusterLayout) -> None:
 def weight_files(controller: Controller, layout: ClusterLayout) -> Iterator[tuple[str, str]]:
     """Yield the names and contents of files to write to a cluster's folder.
 
-    They set the CPU weight of the cluster: by default, the kernel would weigh all its nodes together as one process.
+    They set the cluster's CPU weight to its number of cores. By default, the kernel would give all its nodes together
+    the weight of one process.
     """
     if controller.name == "cpu":
         num_cores = sum(math.ceil(node.cpus or 1) for node in layout.nodes)
@@ -208,7 +209,7 @@ def weight_files(controller: Controller, layout: ClusterLayout) -> Iterator[tupl
 
 
 def limit_files(controller: Controller, node: NodeLayout) -> Iterator[tuple[str, str]]:
-    """Yield the names and contents of files to write to a node's folder, in this order."""
+    """Yield the names and contents of the files that limit a node, in the order in which to write them."""
     if controller.name == "cpu" and node.cpus is not None:
         period_us = max(PERIOD_US, int(LEAST_QUOTA_US / node.cpus) + 1)
         quota_us = round(period_us * node.cpus)
@@ -222,7 +223,7 @@ def limit_files(controller: Controller, node: NodeLayout) -> Iterator[tuple[str,
 
 
 def delegate(folder: Path, name: str) -> None:
-    """Make a controller available to the cgroups below a folder of version 2."""
+    """Make a controller available to the cgroups below a cgroup of version 2."""
     file = folder / "cgroup.subtree_control"
     if not file.exists() or name not in file.read_text(encoding="ascii").split():
         write_kernel_file(file, f"+{name}")
@@ -258,7 +259,7 @@ def members(folder: Path) -> set[int]:
 
 
 def remove_group(top: Path) -> None:
-    """Remove a cluster's cgroup and the cgroups below it, once their processes are gone."""
+    """Remove a cgroup and the cgroups below it. Raise OSError if their processes do not end within `REMOVE_S`."""
     deadline = time.monotonic() + REMOVE_S
     for folder in _groups_in(top):
         while True:

@@ -1,4 +1,4 @@
-"""Measure bandwidth, latency, CPU and memory of a cluster from inside its nodes, and compare them with the request."""
+"""Measure an emulated cluster (bandwidth, latency, CPU, memory) inside its nodes; compare with the settings."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from paceline.cluster.opening import Cluster
 from paceline.errors import RunError
 from paceline.results.commands import ClusterFigure
 
-TOLERANCE = 0.05  # of bandwidth and CPU
-LATENCY_TOLERANCE = 0.1
-LATENCY_SLACK_S = 0.0002  # added by two busy network stacks
-ALL_PAIRS_UP_TO = 6  # nodes; larger clusters measure neighbours and links with rates of their own
-ATTEMPTS = 3  # a busy machine only lowers a figure, so one that is too low is measured again
+TOLERANCE = 0.05  # relative, of bandwidth, CPU and memory
+LATENCY_TOLERANCE = 0.1  # relative
+LATENCY_SLACK_S = 0.0002  # that two busy network stacks may add
+ALL_PAIRS_UP_TO = 6  # in clusters of at most this many nodes, all pairs are measured
+ATTEMPTS = 3  # a busy machine only lowers a result, so a result that is too low is measured again
 PINGS = 100
-JOB_S = 60.0
+JOB_S = 60.0  # time limit of one measurement
 
 BANDWIDTH, LATENCY, CPU, MEMORY = "bandwidth", "latency", "cpus", "memory"
 
 
 def check_cluster(cluster: Cluster, *, seconds: float = 1.0, attempts: int = ATTEMPTS) -> Iterator[ClusterFigure]:
-    """Yield each measurement as soon as it is made.
+    """Measure links, CPU shares and memory limits of a cluster, and yield each result when it is complete.
 
-    Measurements run one at a time so that they do not disturb each other.
+    Measurements run one at a time so that they do not disturb each other. `seconds` is the duration of one measurement
+    of bandwidth or CPU. CPU and memory are measured only on nodes that have such a limit.
     """
     pairs = measured_pairs(cluster)
     for source, target in pairs:
@@ -50,7 +51,11 @@ def check_cluster(cluster: Cluster, *, seconds: float = 1.0, attempts: int = ATT
 
 
 def measured_pairs(cluster: Cluster) -> list[tuple[int, int]]:
-    """Return the pairs of nodes between which links are measured, in both directions."""
+    """Return pairs (source, target) of nodes whose link is measured; each pair is listed in both directions.
+
+    In a cluster of more than `ALL_PAIRS_UP_TO` nodes, these are only nodes with adjacent indices (and the last with the
+    first), and nodes whose link has its own rate.
+    """
     count = len(cluster.layout.nodes)
     if count <= ALL_PAIRS_UP_TO:
         return list(itertools.permutations(range(count), 2))
@@ -60,9 +65,9 @@ def measured_pairs(cluster: Cluster) -> list[tuple[int, int]]:
 
 
 def measure_bandwidth(cluster: Cluster, source: int, target: int, seconds: float) -> float:
-    """Return the payload rate of one TCP connection in bits per second.
+    """Return the payload rate of one TCP connection between two nodes, in bits per second.
 
-    The two measuring processes are not limited to the CPU shares of their nodes.
+    The sending and the receiving process are not limited to the CPU shares of their nodes.
     """
     with _listening(cluster, target) as (listener, port):
         words = ["send", cluster.nodes[target].address, port, str(seconds)]
@@ -81,14 +86,14 @@ def measure_latency(cluster: Cluster, source: int, target: int) -> float:
 
 
 def measure_cpu_share(cluster: Cluster, index: int, seconds: float) -> float:
-    """Return the CPU time per second that a fully busy node gets: its number of cores."""
+    """Return the number of cores that a fully busy node gets: CPU seconds per second."""
     processes = math.ceil(cluster.layout.nodes[index].cpus or 1)
     spun = json.loads(_measure(cluster, index, ["spin", str(seconds), str(processes)], with_shares=True))
     return float(spun["cpus"])
 
 
 def read_memory_limit(cluster: Cluster, index: int) -> float:
-    """Return the memory limit that the kernel applies, in bytes: a whole number of pages."""
+    """Return the memory limit in bytes that the kernel applies to a node, rounded to whole pages."""
     controller = next(one for one in cluster.layout.controllers if one.name == "memory")
     name = "memory.max" if controller.version == 2 else "memory.limit_in_bytes"
     folder = group_folder(controller, cluster.name) / f"node-{index}"
@@ -110,7 +115,11 @@ def _figure(what: str, where: str, asked: float | None, measured: float) -> Clus
 
 
 def _best(measure: Callable[[], float], asked: float | None, attempts: int) -> float:
-    """Repeat a measurement until its value is not too low, at most `attempts` times; return the highest value."""
+    """Repeat a measurement while its value is too low, and return the highest value.
+
+    Too low is more than `TOLERANCE` below `asked`.
+    There are at most `attempts` measurements, and only one if `asked` is None.
+    """
     best = measure()
     for _ in range(attempts - 1):
         if asked is None or best >= asked * (1 - TOLERANCE):
@@ -121,9 +130,9 @@ def _best(measure: Callable[[], float], asked: float | None, attempts: int) -> f
 
 @contextmanager
 def _listening(cluster: Cluster, index: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run a process in a node that accepts one connection and measures it, as long as the block runs.
+    """Context manager: run a process in a node that accepts one connection and measures it.
 
-    Yields the process and its port.
+    Returns the process and its port. The process is killed after the block.
     """
     popen = _start(cluster, index, ["listen", cluster.nodes[index].address], with_shares=False)
     assert popen.stdout is not None

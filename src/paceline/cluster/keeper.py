@@ -1,11 +1,11 @@
-"""The keeper: the process that builds a cluster, holds its namespaces and takes it down.
+"""The keeper: the process that builds an emulated cluster, holds its namespaces and removes it.
 
     python -m paceline.cluster.keeper LAYOUT
 
-It ends with the process that opened the cluster. The keeper of a kept cluster ends on SIGTERM. Before it ends, it stops
-all processes inside the nodes and removes the cgroups. The kernel removes namespaces, bridge and links when the keeper
-ends, because nothing else holds them. The keeper prints one line of JSON, which says that the cluster is ready or why
-it cannot be built.
+The keeper prints one line of JSON, which says that the cluster is ready or why it cannot be built. It ends on SIGTERM,
+SIGINT or SIGHUP, and together with the process that opened the cluster. (A cluster of `paceline cluster up` does not
+depend on another process.) Before the keeper ends, it stops all processes inside the nodes and removes the cgroups. The
+kernel then removes namespaces, bridge and links, because no process holds them any longer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from paceline.cluster.running import end_processes, ready_name
 def main() -> None:
     layout = ClusterLayout.from_json(sys.argv[1])
     if not layout.parent and os.fork():
-        os._exit(0)  # a kept cluster outlives the process that starts it
+        os._exit(0)  # a cluster of `paceline cluster up` outlives the process that starts it
     signalled = _listen_for_signals()
     os.chdir("/")
     try:
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def _listen_for_signals() -> int:
-    """Return a file descriptor that becomes readable on a signal, so that a signal never interrupts building."""
+    """Return a file descriptor that becomes readable on a signal. Signals then do not interrupt building."""
     readable, writable = os.pipe()
     os.set_blocking(writable, False)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -71,7 +71,7 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 
 
 def build(layout: ClusterLayout) -> None:
-    """Build the cluster. Its cgroups come first, because hosts refuse them most often."""
+    """Set the limits of the cgroups and create the network. Cgroups come first: they fail most often."""
     limit_groups(layout)
     check_joining(layout)
     new_network(layout.entry)
@@ -92,11 +92,11 @@ def build(layout: ClusterLayout) -> None:
 def take_down(layout: ClusterLayout) -> None:
     """End all processes inside the nodes and remove the cgroups.
 
-    The kernel removes the networks when this process ends. The namespaces are closed first, so that no process can
-    enter one while others are ended.
+    The file descriptors of the namespaces are closed first, so that no process can enter a node in the meantime. The
+    kernel removes the networks when this process ends.
     """
     for number in (SWITCH_FD, *(FIRST_NODE_FD + index for index in range(len(layout.nodes)))):
-        with contextlib.suppress(OSError):  # not built yet
+        with contextlib.suppress(OSError):  # this namespace was not created
             os.close(number)
     end_processes(layout.name, excluding=os.getpid())
     for folder in layout.group_folders():
@@ -104,7 +104,7 @@ def take_down(layout: ClusterLayout) -> None:
 
 
 def _wait(parent: int, signalled: int) -> None:
-    """Wait for a signal, the end of the parent, or until the parent closes this process's standard input."""
+    """Wait for a signal. If there is a parent, also wait until it ends or closes this process's standard input."""
     watched = [signalled]
     if parent:
         try:
@@ -115,7 +115,10 @@ def _wait(parent: int, signalled: int) -> None:
 
 
 def _report(failure: OSError | None) -> None:
-    """Print whether the cluster is ready, then close standard output and error so that the reader continues."""
+    """Print one line of JSON, with the failure if there is one; then redirect standard output and error to /dev/null.
+
+    The redirection closes the pipe, so that the process that reads it continues.
+    """
     answer = {
         "error": reason_of(failure) if failure else "",
         "controller": failure.controller if isinstance(failure, GroupError) else "",

@@ -1,4 +1,4 @@
-"""The layout of a cluster: all settings that its keeper needs, passed as one line of JSON."""
+"""Layout of an emulated cluster: all settings that the keeper, the process that builds it, gets as a line of JSON."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import msgspec
 
 LABEL = "paceline-"  # prefix of the cgroup folders of clusters
 INTERFACE = "pl-"  # prefix of a bridge's and of a node's interface name
-NAME_PATTERN = "[a-z0-9]{1,8}"  # an interface name has at most 15 characters
-MOST_NODES = 250  # addresses of one /24 subnet
+NAME_PATTERN = "[a-z0-9]{1,8}"  # of a cluster's name; an interface name that contains it has at most 15 characters
+MOST_NODES = 250  # all nodes have addresses in one /24 subnet
 
 DIRECT, USER = "direct", "user"  # namespaces created with our own privileges, or inside a user namespace
 
-SWITCH_FD = 99  # the keeper's descriptor of the bridge's namespace; those of the nodes follow
+SWITCH_FD = 99  # the keeper's file descriptor of the bridge's network namespace; the nodes' follow
 FIRST_NODE_FD = SWITCH_FD + 1
 
 
@@ -30,7 +30,7 @@ class NodeLayout:
     bits_per_s: float | None = None
     latency_s: float | None = None
     loss_fraction: float | None = None
-    peers_bits_per_s: dict[int, float] = field(default_factory=dict)  # rates of links to particular nodes
+    peers_bits_per_s: dict[int, float] = field(default_factory=dict)  # rates of links to single peers, by index
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class ClusterLayout:
     subnet: str = "10.77.0"
     entry: str = DIRECT
     controllers: tuple[Controller, ...] = ()
-    parent: int = 0  # id of the process that the cluster ends with; 0: the cluster is kept
+    parent: int = 0  # process whose end ends the cluster; 0: none, it stays until `paceline cluster down`
 
     @property
     def bridge(self) -> str:
@@ -71,7 +71,7 @@ class ClusterLayout:
         return f"{self.subnet}.{index + 1}"
 
     def group_folders(self) -> list[str]:
-        """Return the cluster's cgroup folders; all controllers of version 2 share one folder."""
+        """Return the cgroup folders of the whole cluster. All controllers of version 2 share one folder."""
         return list(dict.fromkeys(str(group_folder(one, self.name)) for one in self.controllers))
 
     def node_folders(self, index: int) -> list[str]:
@@ -79,7 +79,7 @@ class ClusterLayout:
         return [os.path.join(folder, f"node-{index}") for folder in self.group_folders()]
 
     def expected_bits_per_s(self, source: int, target: int) -> float | None:
-        """Return the highest rate of a connection between two nodes, or None without a limit."""
+        """Return the highest rate from one node to another in bits per second, or None if it is not limited."""
         limits = (
             self.nodes[source].bits_per_s,
             self.nodes[target].bits_per_s,

@@ -1,6 +1,6 @@
-"""Measurements that run inside nodes: TCP throughput, round-trip time and CPU share.
+"""Measure TCP throughput, round-trip time and CPU share; `cluster.check` runs this program inside emulated nodes.
 
-python -m paceline.cluster.link_meter listen ADDRESS            prints its port, then the bytes received from one peer
+python -m paceline.cluster.link_meter listen ADDRESS            prints its port, then bytes received and seconds taken
 python -m paceline.cluster.link_meter send ADDRESS PORT SECONDS
 python -m paceline.cluster.link_meter ping ADDRESS PORT TIMES   prints the median round trip in seconds
 python -m paceline.cluster.link_meter spin SECONDS PROCESSES    prints the CPU seconds used per second
@@ -17,12 +17,12 @@ import sys
 import time
 
 PIECE_BYTES = 1 << 18
-START_SHARE = 0.3  # of the time, not counted: TCP is still finding the rate
+START_SHARE = 0.3  # fraction of the transfer time that is not counted, while TCP still increases its rate
 ECHO, STREAM = b"e", b"s"
 
 
 def listen(address: str) -> None:
-    """Serve one connection: measure the rate at which its bytes arrive, or send each byte back."""
+    """Serve one connection: send each byte back, or measure the rate of arriving bytes, as its first byte requests."""
     with socket.create_server((address, 0)) as server:
         print(server.getsockname()[1], flush=True)
         connection, _ = server.accept()
@@ -50,7 +50,7 @@ def _receive(connection: socket.socket) -> dict[str, float]:
 
 
 def send(address: str, port: int, seconds: float) -> None:
-    """Send data to a listening peer without a pause."""
+    """Send data to a listening peer without a pause, for `seconds`."""
     piece = memoryview(bytearray(PIECE_BYTES))
     with socket.create_connection((address, port), timeout=30) as connection:
         connection.sendall(STREAM)
@@ -74,7 +74,7 @@ def ping(address: str, port: int, times: int) -> None:
 
 
 def spin(seconds: float, processes: int) -> None:
-    """Keep `processes` processes busy, and print the number of cores that they got together."""
+    """Keep `processes` processes busy for `seconds`, and print how many cores they got together."""
     begin_s, before_s = time.monotonic(), time.process_time()
     children = []
     for _ in range(processes - 1):

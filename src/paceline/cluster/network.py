@@ -1,7 +1,8 @@
-"""Networks of a cluster: namespaces, and links as netlink requests (a bridge, a veth pair per node, shaping).
+"""Build the network of an emulated cluster: namespaces, a bridge, and a shaped veth pair per node.
 
 A node's interface shapes its outgoing traffic. The node's port on the bridge shapes its incoming traffic. Latency and
-loss are added only to outgoing traffic, so that the one-way latency between any two nodes is the requested one.
+loss are added only to outgoing traffic, so that the one-way latency between any two nodes is the requested one. Bridge
+and links are configured by netlink requests.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from paceline.cluster.cgroups import write_kernel_file
 from paceline.cluster.layout import DIRECT, FIRST_NODE_FD, USER, ClusterLayout
 
 MTU = 9000  # jumbo frames, as in clusters: payload is 99 % of the bytes
-BURST_S = 0.001  # traffic that may pass at once after a pause; small, so that short messages are shaped too
-QUEUE_S = 0.05  # traffic that is buffered before packets are dropped, as in a switch
-UNSHAPED_BITS_PER_S = 100e9  # rate of a link without a limit of its own but with slower peers
-LEAST_SHARE = 0.01  # of a link, for traffic to peers without a rate of their own
-DELAYED_PACKETS = 100_000  # in flight at once: more than any emulated link holds
+BURST_S = 0.001  # seconds of traffic that may pass at once after a pause; small, so that short messages are shaped too
+QUEUE_S = 0.05  # seconds of traffic that are buffered before packets are dropped, as in a switch
+UNSHAPED_BITS_PER_S = 100e9  # rate of a node's link if only its links to particular peers are limited
+LEAST_SHARE = 0.01  # fraction of a link that is guaranteed for traffic to all peers without their own rate
+DELAYED_PACKETS = 100_000  # limit of delayed packets: more than any emulated link has in flight
 
 ROOT = 0xFFFFFFFF  # the parent of an interface's outermost queueing discipline
 _IPV4 = 0x0800  # ETH_P_IP
-_DESTINATION_OFFSET = 16  # of the destination address in an IPv4 header
+_DESTINATION_OFFSET = 16  # in bytes, of the destination address in an IPv4 header
 _MOST_32_BITS = 2**32 - 1
 _NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 _NEW_USER = 0x10000000  # CLONE_NEWUSER
@@ -59,7 +60,7 @@ def hold_network(number: int) -> None:
 
 
 def _call(name: str, *arguments: int) -> None:
-    """Call a function of the C library that Python 3.11 does not provide."""
+    """Call a function of the C library that Python 3.11 does not provide. Raise OSError if it fails."""
     library = ctypes.CDLL(None, use_errno=True)
     if getattr(library, name)(*arguments) != 0:
         number = ctypes.get_errno()
@@ -117,7 +118,7 @@ def _complete_tbf() -> None:
 def bridge_requests(layout: ClusterLayout) -> list[Request]:
     """Return the requests that create the bridge and a veth pair for every node.
 
-    Run them in the bridge's namespace, in a process that holds the namespaces of the nodes as file descriptors.
+    They must be sent in the bridge's namespace, by a process that holds the nodes' namespaces as file descriptors.
     """
     settings = {"br_forward_delay": 0, "br_stp_state": 0, "br_mcast_snooping": 0}
     requests = [Request("link", "add", layout.bridge, {"kind": "bridge", "mtu": MTU, **settings})]
@@ -179,7 +180,10 @@ def _tbf(device: str, parent: int | str, bits_per_s: float) -> Request:
 
 
 def _classes_by_peer(layout: ClusterLayout, index: int, parent: int | str) -> list[Request]:
-    """Return requests for a traffic class of the whole link, and for a child class per peer that has its own rate."""
+    """Return the requests that limit a node's link and, within it, the traffic to each peer that has its own rate.
+
+    The whole link is a traffic class. Its child classes are one per such peer, and one for all other traffic.
+    """
     node, device = layout.nodes[index], layout.interface(index)
     whole = node.bits_per_s or UNSHAPED_BITS_PER_S
     ceilings = {peer: min(rate, whole) for peer, rate in sorted(node.peers_bits_per_s.items())}
@@ -209,7 +213,7 @@ def _class(device: str, parent: str, handle: str, bits_per_s: float, ceiling: fl
 
 
 def _burst_bytes(bits_per_s: float) -> int:
-    """Return the burst size of a shaper. It holds at least one frame, or nothing would pass."""
+    """Return the burst size of a shaper in bytes: at least one frame, since otherwise no frame could pass."""
     return max(int(bits_per_s * BURST_S / 8), MTU + 100)
 
 

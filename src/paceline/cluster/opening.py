@@ -1,4 +1,8 @@
-"""Open a cluster for a `with` block, keep one until it is taken down, or find a kept one by name."""
+"""Start an emulated cluster or find a running one by name.
+
+A cluster lives as long as a `with` block (`open_cluster`), or until `paceline cluster down` (`keep_cluster`). The
+latter is called a kept cluster.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ from paceline.recipe import ClusterConfig, cluster_of
 
 @dataclass(frozen=True)
 class Node:
-    """An emulated host."""
+    """An emulated host: its index in the cluster and its IPv4 address."""
 
     index: int
     address: str
@@ -40,7 +44,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A running cluster and the process id of its keeper."""
+    """A running cluster. `keeper` is the id of the process that holds its network namespaces."""
 
     layout: ClusterLayout
     keeper: int
@@ -56,8 +60,8 @@ class Cluster:
     def command(self, index: int, command: list[str], *, with_shares: bool = True) -> list[str]:
         """Return the command line that runs a command inside a node.
 
-        The command gets the process id and the file descriptors of the process that this line starts. It first joins
-        the node's cgroups (unless `with_shares` is false), then the node's network.
+        The process that the command line starts joins the node's cgroups (unless `with_shares` is false), then the
+        node's network, and then executes `command` with the same process id and file descriptors.
         """
         if not 0 <= index < len(self.layout.nodes):
             raise UsageError(f"node {index} is not one of 0 to {len(self.layout.nodes) - 1} of cluster {self.name}")
@@ -76,7 +80,10 @@ class Cluster:
 def open_cluster(
     config: ClusterConfig, *, name: str = "", without_cpu_shares: bool = False, host: Host | None = None
 ) -> Iterator[Cluster]:
-    """Open a cluster for a `with` block. It ends with the block, or when this process ends for any reason."""
+    """Context manager: start a cluster and remove it after the block, or when this process ends for any reason.
+
+    With `without_cpu_shares`, the settings `cpus` and `slow` are ignored.
+    """
     layout = make_layout(config, name=name, without_cpu_shares=without_cpu_shares, host=host, parent=os.getpid())
     keeper = _start(layout)
     try:
@@ -88,13 +95,13 @@ def open_cluster(
 def keep_cluster(
     config: ClusterConfig, *, name: str = "", without_cpu_shares: bool = False, host: Host | None = None
 ) -> Cluster:
-    """Build a cluster that stays until `paceline cluster down`, even after this process ends."""
+    """Start a cluster that stays until `paceline cluster down`, even after this process ends."""
     layout = make_layout(config, name=name, without_cpu_shares=without_cpu_shares, host=host, parent=0)
     starter = _start(layout)
     try:
         return Cluster(layout, _await_ready(layout, starter))
     except KeyboardInterrupt:
-        starter.communicate()  # until it is ready and can be taken down
+        starter.communicate()  # wait until the cluster is ready and can be taken down
         take_down(layout.name)
         raise
     finally:
@@ -102,14 +109,17 @@ def keep_cluster(
 
 
 def find_cluster(name: str) -> Cluster:
-    """Return the running cluster with a name."""
+    """Return the running cluster named `name`; raise UsageError if there is none."""
     keeper = find_keeper(name, [keeper for keeper in living_keepers() if keeper.is_ready])
     return Cluster(keeper.layout, keeper.pid)
 
 
 @contextlib.contextmanager
 def find_or_build(which: str, *, without_cpu_shares: bool) -> Iterator[Cluster]:
-    """Yield a cluster: the kept one of a name, or one that is built for the block from words such as `nodes=4`."""
+    """Context manager: return the running cluster named `which`, or start one from settings such as `nodes=4`.
+
+    A cluster that was started is removed after the block.
+    """
     if "=" not in which:
         yield find_cluster(which)
         return
@@ -123,7 +133,11 @@ def find_or_build(which: str, *, without_cpu_shares: bool) -> Iterator[Cluster]:
 def make_layout(
     config: ClusterConfig, *, name: str, without_cpu_shares: bool, host: Host | None, parent: int
 ) -> ClusterLayout:
-    """Check a request and return the layout of the cluster, without starting anything."""
+    """Check a request and return the layout of the cluster, without starting the cluster.
+
+    `parent` is the id of the process that the cluster ends with; 0 for a kept cluster. If `host` is None, this machine
+    is examined first.
+    """
     if without_cpu_shares:
         config = dataclasses.replace(config, cpus=None, slow=())
     if not 1 <= config.nodes <= MOST_NODES:
@@ -166,7 +180,7 @@ def _node_layout(config: ClusterConfig, index: int, num_cores: int) -> NodeLayou
 
 
 def _free_subnet(used: set[str]) -> str:
-    """Return a subnet that no running cluster uses.
+    """Return the first three numbers of a /24 subnet that no running cluster uses.
 
     If two clusters get the same subnet in a race, this is harmless, since their networks are isolated.
     """
@@ -174,7 +188,7 @@ def _free_subnet(used: set[str]) -> str:
 
 
 def _start(layout: ClusterLayout) -> subprocess.Popen[bytes]:
-    # A new session: Ctrl-C reaches only this process, which then stops the keeper in order.
+    # In a new session, the keeper does not receive Ctrl-C. This process receives it and then stops the keeper.
     return subprocess.Popen(
         [sys.executable, "-m", KEEPER_MODULE, layout.to_json()],
         stdin=subprocess.PIPE if layout.parent else subprocess.DEVNULL,
@@ -195,7 +209,7 @@ def _await_ready(layout: ClusterLayout, starter: subprocess.Popen[bytes]) -> int
         try:
             answer = json.loads(line)
             error, controller, pid = str(answer["error"]), str(answer["controller"]), int(answer["pid"])
-        except (ValueError, KeyError, TypeError):  # a warning or a traceback of Python's
+        except (ValueError, KeyError, TypeError):  # the line is a Python warning or traceback
             last = line.decode(errors="replace").strip() or last
             continue
         if controller:
@@ -207,7 +221,7 @@ def _await_ready(layout: ClusterLayout, starter: subprocess.Popen[bytes]) -> int
 
 
 def _stop(layout: ClusterLayout, keeper: subprocess.Popen[bytes]) -> None:
-    """Stop the keeper, which takes the cluster down. If the keeper was killed or hangs, remove its leftovers."""
+    """Stop the keeper, which removes the cluster. If it hangs or has failed, remove the leftovers of the cluster."""
     assert keeper.stdin is not None
     assert keeper.stdout is not None
     keeper.stdin.close()

@@ -1,7 +1,8 @@
-"""Running clusters: find them and the processes inside their nodes, take them down, remove leftovers.
+"""Find running emulated clusters and the processes inside their nodes, end clusters, and remove leftovers.
 
-There is no registry file that could be lost or outdated. The layout of a cluster is on its keeper's command line. A
-process is inside a cluster if its network namespace has the cluster's interface or its cgroup has the cluster's name.
+There is no registry file that could be lost or outdated. The keeper, the process that holds a cluster's namespaces,
+has the layout of the cluster on its command line. A process is inside a cluster if its network namespace has the
+cluster's interface or its cgroup has the cluster's name.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from paceline.results.commands import ListedCluster
 
 KEEPER_MODULE = "paceline.cluster.keeper"
 GRACE_S = 1.0  # between SIGTERM and SIGKILL
-END_S = 10.0  # for the processes inside to end
-DOWN_S = 20.0  # for the keeper to end them and to remove the cgroups
+END_S = 10.0  # time limit for the processes inside a cluster to end
+DOWN_S = 20.0  # time limit for the keeper to end these processes and remove the cgroups
 
 
 @dataclass(frozen=True)
 class Keeper:
-    """A process that holds the namespaces of a cluster."""
+    """A process that holds the namespaces of a cluster. `is_ready` is false while the cluster is being built."""
 
     pid: int
     layout: ClusterLayout
@@ -43,13 +44,13 @@ def living_keepers() -> list[Keeper]:
         layout = _layout_of_keeper(pid)
         if layout is not None:
             found[pid] = Keeper(pid, layout, _read(f"/proc/{pid}/comm").strip() == ready_name(layout))
-    # Between fork and exec, a child of a keeper has the keeper's command line.
+    # Ignore children of a keeper: between fork and exec, a child has the command line of its parent.
     keepers = [keeper for keeper in found.values() if _parent_of(keeper.pid) not in found]
     return sorted(keepers, key=lambda keeper: (keeper.layout.name, keeper.pid))
 
 
 def find_keeper(name: str, keepers: Iterable[Keeper]) -> Keeper:
-    """Return the keeper of the cluster with a name."""
+    """Return the keeper of the cluster named `name`; raise UsageError if there is none."""
     by_name = {keeper.layout.name: keeper for keeper in keepers}
     if not by_name:
         raise UsageError(
@@ -90,7 +91,7 @@ def processes_inside(name: str, *, excluding: int = 0) -> set[int]:
 def clusters_by_process() -> dict[int, str]:
     """Return the cluster name of every process in a node's network, by process id.
 
-    Clusters whose keeper no longer runs count too.
+    The cluster's keeper need not be running.
     """
     by_network: dict[str, str] = {_network_of(os.getpid()): ""}
     found = {}
@@ -116,7 +117,7 @@ def _network_of(pid: int) -> str:
     try:
         return os.readlink(f"/proc/{pid}/ns/net")
     except OSError:
-        return ""  # ended, or another user's
+        return ""  # the process has ended, or belongs to another user
 
 
 def _layout_of_keeper(pid: int) -> ClusterLayout | None:
@@ -124,7 +125,7 @@ def _layout_of_keeper(pid: int) -> ClusterLayout | None:
     words = _read(f"/proc/{pid}/cmdline").split("\0")
     if KEEPER_MODULE not in words[1:4]:
         return None
-    with contextlib.suppress(ValueError, KeyError, TypeError):  # not a layout
+    with contextlib.suppress(ValueError, KeyError, TypeError):  # the argument is not a layout
         return ClusterLayout.from_json(words[words.index(KEEPER_MODULE) + 1])
     return None
 
@@ -146,12 +147,12 @@ def _pids() -> Iterator[int]:
 
 
 def end_processes(name: str, *, excluding: int = 0) -> int:
-    """End all processes inside a cluster and return their number.
+    """End all processes inside a cluster, except `excluding` and this process, and return their number.
 
-    Raises OSError if some processes do not end.
+    Processes get SIGTERM, and SIGKILL after `GRACE_S`. Raises OSError if some do not end within `END_S`.
     """
     ended: set[int] = set()
-    started = math.inf  # the time of the first search: a search is slow on a busy machine
+    started = math.inf  # set after the first search, which is slow on a busy machine
     while inside := processes_inside(name, excluding=excluding):
         started = min(started, time.monotonic())
         is_grace = time.monotonic() < started + GRACE_S
@@ -165,7 +166,7 @@ def end_processes(name: str, *, excluding: int = 0) -> int:
 
 
 def _signal(pid: int, name: str, number: signal.Signals) -> None:
-    """Send a signal to a process, unless it has left the cluster: its id may have been reused."""
+    """Send a signal to a process, unless it is not in the cluster any longer: its id may have been reused."""
     with contextlib.suppress(ProcessLookupError):
         descriptor = os.pidfd_open(pid)
         try:
@@ -176,7 +177,7 @@ def _signal(pid: int, name: str, number: signal.Signals) -> None:
 
 
 def wait_for_end(pid: int, timeout_s: float) -> bool:
-    """Wait for a process to end, for at most `timeout_s`. Return whether it ended."""
+    """Wait until a process ends, for at most `timeout_s` seconds. Return whether it ended."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -188,7 +189,10 @@ def wait_for_end(pid: int, timeout_s: float) -> bool:
 
 
 def take_down(name: str) -> None:
-    """End a kept cluster and wait until its keeper has ended."""
+    """Remove a cluster that `paceline cluster up` started, and wait until its keeper has ended.
+
+    Raises UsageError for a cluster that belongs to a running process or to another user.
+    """
     keeper = find_keeper(name, living_keepers())
     if keeper.layout.parent:
         raise UsageError(
@@ -205,9 +209,9 @@ def take_down(name: str) -> None:
 
 @dataclass(frozen=True)
 class Leftovers:
-    """What `prune` removed of one cluster: processes and cgroups.
+    """Processes and cgroups of one cluster that `prune` removed.
 
-    The kernel removes the cluster's networks with the last process inside.
+    The kernel removes the cluster's networks when the last process inside has ended.
     """
 
     name: str
@@ -218,13 +222,13 @@ class Leftovers:
 def prune() -> list[Leftovers]:
     """Remove the leftovers of every cluster without a running keeper."""
     names = sorted({*labelled_groups(), *clusters_by_process().values()})
-    # Keepers are listed second: a cluster has a keeper before it has a cgroup.
+    # Keepers are listed after the clusters: a cluster that is just starting has a keeper before it has a cgroup.
     kept = {keeper.layout.name for keeper in living_keepers()}
     return [remove_leftovers(name) for name in names if name not in kept]
 
 
 def remove_leftovers(name: str) -> Leftovers:
-    """End all processes inside a cluster without a keeper and remove its cgroups."""
+    """End all processes inside a cluster whose keeper no longer runs, and remove its cgroups."""
     folders = labelled_groups().get(name, [])
     try:
         num_processes = end_processes(name)

@@ -1,6 +1,6 @@
-"""Probe which parts of emulated nodes this machine supports, and refuse requests that need a missing part.
+"""Find out whether this machine supports emulated clusters, and refuse settings that it does not support.
 
-The probe is a short-lived process that builds each part once and prints which of them work:
+A short-lived process tries namespaces, links and link shaping once, and prints which of them work:
 
     python -m paceline.cluster.support direct|user
 """
@@ -21,37 +21,38 @@ from paceline.errors import UsageError
 from paceline.recipe import ClusterConfig
 
 PROBE_S = 30.0
-DEVICE = "try-0"
+DEVICE = "try-0"  # network interface of the probe
+# Queueing disciplines of the kernel that shape links, each with limits that need it.
 SHAPERS = {
     "tbf": NodeLayout(bits_per_s=1e9),
     "htb": NodeLayout(peers_bits_per_s={1: 1e9}),
     "netem": NodeLayout(latency_s=0.001),
 }
-SHAPED = {"tbf": "bandwidth", "htb": "links", "netem": "latency and loss"}  # what each of them is needed for
+SHAPED = {"tbf": "bandwidth", "htb": "links", "netem": "latency and loss"}  # settings that need it
 
 
 @dataclass(frozen=True)
 class Host:
-    """The parts of emulated nodes that this machine supports."""
+    """Support of this machine for emulated clusters."""
 
-    entry: str = ""  # DIRECT or USER
-    no_network: str = ""  # why nodes are not possible; empty if they are
-    shapers: frozenset[str] = frozenset()  # those of tbf, htb and netem that work
-    controllers: tuple[Controller, ...] = ()
-    no_controller: dict[str, str] = field(default_factory=dict)  # reasons, by the controller's name
+    entry: str = ""  # how namespaces are created: DIRECT or USER
+    no_network: str = ""  # why emulated nodes are not possible; empty if they are possible
+    shapers: frozenset[str] = frozenset()  # queueing disciplines that work: tbf, htb, netem
+    controllers: tuple[Controller, ...] = ()  # usable cgroup controllers
+    no_controller: dict[str, str] = field(default_factory=dict)  # why a controller is not usable, by its name
     num_cores: int = 1
 
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """The parts of a cluster's network that work on this machine."""
+    """The network features of an emulated cluster that work on this machine."""
 
     error: str  # empty if namespaces and links can be created
-    shapers: list[str]
+    shapers: list[str]  # queueing disciplines that work
 
 
 def examine() -> Host:
-    """Find out which parts of emulated nodes this machine supports, and leave nothing of the probe behind."""
+    """Find out what this machine supports. Nothing that is created for this purpose remains."""
     cores = os.cpu_count() or 1
     if not sys.platform.startswith("linux"):
         return Host(no_network=f"network namespaces exist only on Linux, and this is {sys.platform}", num_cores=cores)
@@ -85,7 +86,10 @@ def _run_probe(entry: str) -> ProbeResult:
 
 
 def probe(entry: str) -> ProbeResult:
-    """Create each part once, in a new network namespace, and return the parts that work."""
+    """Create links and try each queueing discipline in a new network namespace, and return which of them work.
+
+    `entry` says how the namespace is created: `DIRECT` or `USER`. This process stays in the namespace.
+    """
     try:
         os.close(os.pidfd_open(os.getpid()))
         new_network(entry)
@@ -101,12 +105,12 @@ def _can_shape(node: NodeLayout) -> bool:
     try:
         send([*requests, Request("tc", "del", DEVICE, {"parent": ROOT})])
     except OSError:
-        return False  # the kernel lacks it
+        return False  # the kernel lacks this queueing discipline
     return True
 
 
 def check_host(host: Host, config: ClusterConfig) -> None:
-    """Raise UsageError for the first requested part that this host lacks."""
+    """Raise UsageError for the first requested setting that this host does not support."""
     if host.no_network:
         raise UsageError(
             f"emulated nodes are not possible here: {host.no_network}; "
