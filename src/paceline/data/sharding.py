@@ -41,8 +41,8 @@ class ShardPlan:
     def counts(self, step: int) -> list[int]:
         """Return the number of samples of every worker in a step.
 
-    If the samples do not divide evenly, the first workers get one more each.
-    """
+        If the samples do not divide evenly, the first workers get one more each.
+        """
         bounds = self._bounds(step)
         return [bounds[rank + 1] - bounds[rank] for rank in range(self.num_workers)]
 
