@@ -1,8 +1,8 @@
-"""Presentation of results: columns, findings and charts, declared once per study for all renderers.
+"""Show results as tables, findings and charts in a terminal, HTML, Markdown or a notebook.
 
-`collect` reads stored results. `page_of` and `page_in_memory` make a page of results, which present/terminal.py,
-html.py and text_renderers.py render. The three functions are imported on first use, because commands such as `dataflow`
-show tables without needing torch.
+Every type of study declares its content once, as a `Page`, and terminal.py, html.py and text_renderers.py render it.
+`collect` reads stored results; `page_of` and `page_in_memory` return the page of results. These three functions are
+imported on first use, because they need torch, and commands that only print a table do not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""HTML page that plays a simulated convolution cycle by cycle."""
+"""Write an HTML page that animates a simulated convolution on an accelerator, cycle by cycle."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from paceline.present.html import policy_for, render_template, template_file, wr
 from paceline.present.studies.dataflow import about_conv
 from paceline.results import Json
 
-MAX_EVENTS = 50_000  # gives a page of a few megabytes, which a browser still steps through without delay
+MAX_EVENTS = 50_000  # a page with this many has a few megabytes and plays without delay
 MAX_PES = 400
 
 
 def check_animation(simulation: Simulation) -> None:
-    """Raise UsageError if a simulation has too many events, cycles or PEs for a page."""
+    """Raise UsageError if a simulation has too many events, cycles or processing elements (PEs)."""
     count, (rows, columns) = count_events(simulation), simulation.plan.array
     if max(count, simulation.cycles) > MAX_EVENTS or rows * columns > MAX_PES:
         raise UsageError(
@@ -48,7 +48,7 @@ def write_animation(simulation: Simulation, output: str | Path) -> Path:
 
 
 def _story(simulation: Simulation) -> Json:
-    """Return the simulation as JSON data, which the script of the page plays."""
+    """Return the simulation as data for the script of the page."""
     plan, shape = simulation.plan, simulation.plan.shape
     return {
         "rows": plan.array[0],
@@ -66,7 +66,7 @@ def _story(simulation: Simulation) -> Json:
 
 
 def _pass(simulation: Simulation, one: Pass) -> Json:
-    """Return the weights and inputs that each PE holds during a pass."""
+    """Return the values that each PE holds during a pass (the work between two filter loads)."""
     found = [
         {
             "place": list(held.place),

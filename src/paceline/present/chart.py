@@ -1,4 +1,4 @@
-"""Charts as data: figures for plotly.js, choices between figures, and the drawn values as a table."""
+"""Data classes of charts: figures for plotly.js, choices between figures, tables of drawn values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ MAX_LINES = 4  # lines of a label beside a bar; a longer label is replaced by it
 
 @dataclass(frozen=True)
 class PlotlyFigure:
-    """Traces and a layout for plotly.js. The script of the page sets the colours of text and grid from its theme."""
+    """Traces and a layout for plotly.js, without colours of text and axes.
+
+    The script of the HTML page sets these colours for its light or dark theme.
+    """
 
     traces: list[Json] = field(default_factory=list)
     layout: Json = field(default_factory=dict)
@@ -46,7 +49,7 @@ def new_figure(**layout: Any) -> PlotlyFigure:
     return PlotlyFigure(layout={**usual, **axes, **layout})
 
 
-# A legend above a chart, for items that are not in the page's key of strategies.
+# A legend above a chart, for items that are not in the page's legend of strategies.
 LEGEND_ABOVE = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "traceorder": "normal"}
 
 

@@ -1,4 +1,4 @@
-"""PNG and SVG images of every chart, drawn by a browser from the HTML page."""
+"""Write PNG and SVG images of all charts of a page. A browser draws them from the HTML page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from paceline.runs.store import disk_errors
 
 WIDTH = 900  # pixels; a PNG has twice as many
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-# No background activity of the browser; the content policy of the page allows no fetches.
+# Options against network requests of the browser itself. The page's content security policy forbids other requests.
 ARGUMENTS = ["--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 LIMIT_MS = 120_000
 
@@ -38,9 +38,9 @@ def write_figures(page: Page, folder: Path) -> list[Path]:
 
 
 def find_browser() -> str | None:
-    """Return the browser that the environment variable PACELINE_CHROMIUM names, or the first that is installed.
+    """Return the path in the environment variable PACELINE_CHROMIUM, or else of an installed browser.
 
-    Returns None if there is none.
+    Returns None if no browser of `BROWSERS` is installed.
     """
     return os.environ.get("PACELINE_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
 
@@ -59,7 +59,7 @@ def _draw(driver: Any, page_file: Path, views: Sequence[tuple[str, Chart, int, s
     written = []
     with driver.sync_playwright() as playwright:
         try:
-            # Root, as in most containers, may not use the browser's sandbox.
+            # The browser's sandbox does not work for root, which is the usual user in containers.
             sandbox = [] if os.name != "posix" or os.geteuid() else ["--no-sandbox"]
             browser = playwright.chromium.launch(executable_path=find_browser(), args=[*ARGUMENTS, *sandbox])
         except driver.Error as error:
@@ -93,7 +93,7 @@ def _content(address: str) -> bytes:
 
 
 def _with_file_names(charts: Sequence[Chart]) -> Iterator[tuple[str, Chart, int, str]]:
-    """Yield for every view: its file name, its chart, its index in the chart, and its title.
+    """Yield for every view: file name without extension, chart, index in the chart, and title.
 
     The file name and the title include the options that the view shows.
     """

@@ -1,4 +1,4 @@
-"""Tables of strategies and of workers. Each column is declared once for all renderers."""
+"""Tables that compare strategies or workers. Each column is declared once for all renderers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ROLE_HELP = "time as a multiple of the fastest; baselines (one-worker and none) 
 def comparison_table(
     rows: Sequence[ShownRow], *, title: str = "", places: Visibility = Visibility.ALL
 ) -> Table[ShownRow]:
-    """Return the table of a comparison: a row for each strategy, a column for each measured quantity."""
+    """Return a table with a row for each strategy and a column for each measured quantity."""
     return Table(
         id="strategies",
         title=title,
@@ -276,13 +276,13 @@ def _to_fastest(row: ShownRow) -> str:
     versus = row.versus_fastest
     if versus is None:
         return DASH
-    if row.role:  # a baseline does not compete
+    if row.role:  # the row does not compete to be the fastest
         return row.role
     return versus.verdict if versus.verdict in ("fastest", "no difference") else f"{times(versus.ratio)} {TIMES}"
 
 
 def _verdict(row: ShownRow) -> str:
-    """Return the verdict of comparing a row with the fastest strategy. For a baseline, return its role."""
+    """Return the verdict of a row against the fastest strategy, or the role of a baseline."""
     return row.role or (row.versus_fastest.verdict if row.versus_fastest else None) or DASH
 
 
@@ -298,7 +298,7 @@ def _guarantee(row: Row) -> str:
 
 
 def _best(rows: Sequence[ShownRow]) -> int | None:
-    """Return the index of the fastest row, for highlighting. Return None if rows were not compared."""
+    """Return the index of the fastest row, to highlight it. Return None if rows were not compared."""
     if len(rows) < 2:
         return None
     verdicts = [row.versus_fastest.verdict if row.versus_fastest else None for row in rows]

@@ -1,4 +1,4 @@
-"""Findings from comparing rows: speed, speed-up, cost of synchronising, accuracy, and whether replicas are equal."""
+"""Findings from comparing strategies, such as speed-up, cost of synchronising and accuracy."""
 
 from __future__ import annotations
 
@@ -21,12 +21,16 @@ from paceline.present.rows import fastest_row, rivals
 from paceline.results import Row, Versus
 
 MAX_ACCURACY_GROUPS = 4  # a sentence lists at most this many accuracies
-ONE_REPEAT = "one repeat cannot tell"  # a verdict of study/run_results.py
+ONE_REPEAT = "one repeat cannot tell"  # the verdict of study/run_results.py without confidence intervals
 ONE_REPEAT_TEXT = "One repeat cannot tell small differences from noise; --repeats 3 gives intervals."
 
 
 def headline(rows: Sequence[Row]) -> Finding:
-    """Return a finding that names the fastest strategy, or all strategies if they tie at 95 % confidence."""
+    """Return a finding that names the fastest strategy.
+
+    If all strategies tie at 95 % confidence, the finding names all. If rows were not compared, because their workloads
+    differ, the finding says so.
+    """
     fastest, competing = fastest_row(rows), rivals(rows)
     if fastest is None:
         return Finding(
@@ -36,7 +40,7 @@ def headline(rows: Sequence[Row]) -> Finding:
     if len(competing) == 1:
         return Finding(f"{fastest.label}: {_time(fastest, where)}.", kind="headline")
     verdicts = {row.label: row.versus_fastest.verdict for row in competing if row is not fastest and row.versus_fastest}
-    # "faster" (median ratio below one, median time not) is a tie, too.
+    # The verdict "faster" counts as a tie: the median ratio of paired repeats is below one, but the time is not.
     ties = [label for label, verdict in verdicts.items() if verdict not in ("slower", ONE_REPEAT)]
     if len(ties) == len(verdicts):
         same = join_words([fastest.label, *ties])
@@ -48,15 +52,16 @@ def headline(rows: Sequence[Row]) -> Finding:
 
 
 def _guarantee_adjective(fastest: Row) -> str:
-    """Return the adjective of "Fastest ... strategy" in the headline, which says what kind of strategies competed.
+    """Return the adjective for "Fastest ... strategy" in the headline.
 
-    A lossy strategy is called synchronous, because exact strategies competed with it.
+    It is the guarantee of the fastest strategy, except that a lossy strategy is called synchronous, because exact
+    strategies competed with it.
     """
     return {"EXACT": "exact", "LOSSY": "synchronous"}.get(fastest.guarantee, fastest.guarantee.lower())
 
 
 def speed(rows: Sequence[Row]) -> list[Finding]:
-    """Return findings that compare the time per iteration of the other strategies with that of the fastest."""
+    """Return findings that compare times per iteration with that of the fastest strategy."""
     fastest = fastest_row(rows)
     if fastest is None:
         return []

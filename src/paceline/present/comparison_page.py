@@ -1,4 +1,7 @@
-"""The page of rows that are compared with each other: runs, comparisons, sweeps, tunings and reproductions."""
+"""Make the page that compares strategies or settings with tables, findings and charts.
+
+Runs, comparisons, sweeps, tunings and reproduced experiments share this page and add their own parts.
+"""
 
 from __future__ import annotations
 
@@ -43,14 +46,14 @@ def comparison_page(
     also: Sequence[Finding] = (),
     is_sweep: bool = False,
 ) -> Page:
-    """Make a page that compares rows.
+    """Return the page that compares the rows of `material`.
 
-    The findings begin with `first`, by default the fastest strategy, and end with `also` and the cautions. The tables
-    are `tables`, by default that of a comparison. `facts` and `sections` come before those that every page has.
+    `first` replaces the first finding, which names the fastest strategy, and `tables` replaces the table of strategies.
+    `facts` and `sections` are placed before the facts and sections of every comparison, `also` before the cautions.
     """
     rows = material.rows
     begin = [comparison_findings.headline(rows)] if first is None else list(first)
-    # The page of a sweep has its own sentence about repeats.
+    # A sweep has its own finding about repeats.
     repeats = 0 if is_sweep else max((requested_repeats(source) for source in material.sources), default=1)
     findings = [*begin, *row_findings(rows, material.recipe, repeats), *also, *cautions(material)]
     return Page(
@@ -71,7 +74,7 @@ def comparison_page(
 
 
 def frame(material: PageContent) -> Json:
-    """Return the arguments of `Page` that say where its results come from: kind, title, recipes and folder."""
+    """Return the arguments of `Page` that identify the results, such as title, recipes and folder."""
     recipes = material.recipes
     names = list(dict.fromkeys(recipe.name for recipe in recipes))
     first = material.sources[0]
@@ -100,9 +103,9 @@ def intro(source: Stored) -> list[str]:
 
 
 def notices(material: PageContent) -> list[Finding]:
-    """Return the notices before the headline, which concern the page as a whole.
+    """Return the notices that are shown before the headline.
 
-    They name results that are left out, unfinished runs, and differences between recipes or machines.
+    They are about results that are left out, unfinished runs, and differences between recipes or machines.
     """
     sources = material.sources
     texts = [
@@ -208,7 +211,7 @@ def tiles(rows: Sequence[ShownRow]) -> list[Tile]:
 
 
 def _chart_sections(rows: Sequence[ShownRow]) -> list[PageSection]:
-    """Return the chart sections that every page of rows has, with the table of speed in the speed section."""
+    """Return the chart sections of every comparison, with a table of times in the section "speed"."""
     from paceline.present.charts.registry import make_sections
 
     sections = make_sections(rows)

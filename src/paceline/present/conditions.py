@@ -1,4 +1,4 @@
-"""Conditions of a measurement: facts about training and machine, and cautions."""
+"""Describe the conditions of a measurement (recipe, machine), and warn of those that distort times."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def machine_cautions(
     found = []
     cores, load = environment.num_cores, environment.load_average
     most = max(row.workers for row in rows)
-    cpus = recipe.cluster.cpus  # emulated nodes with cores of their own do not share them
+    cpus = recipe.cluster.cpus  # cores of each emulated node; None: all workers share the machine's cores
     needed = most * recipe.threads if cpus is None else cpus * min(most, recipe.cluster.nodes)
     if recipe.device == "cpu" and cores and needed > cores:
         found.append(
@@ -107,7 +107,10 @@ def machine_cautions(
 
 
 def interventions(settings: Sequence[Json], rows: Sequence[RunResult]) -> list[Finding]:
-    """Return cautions about injected faults, profiled steps and missing spans."""
+    """Return cautions about injected faults, profiled steps, and runs that recorded no spans.
+
+    `settings` has the recipe values of each run or study.
+    """
     measures = [value.get("measure") for value in settings]
     measure = [value if isinstance(value, dict) else {} for value in measures]
     given = [one.get("inject") for one in measure]
@@ -128,7 +131,7 @@ def interventions(settings: Sequence[Json], rows: Sequence[RunResult]) -> list[F
 
 
 def is_disturbed(settings: Json) -> bool:
-    """Return whether a recipe's values (`settings`) inject faults."""
+    """Return whether the recipe with these values injects faults."""
     measure = settings.get("measure")
     return isinstance(measure, dict) and bool(measure.get("inject"))
 

@@ -1,4 +1,4 @@
-"""HTML renderer of pages. An HTML page loads nothing from elsewhere, and all user text in it is escaped."""
+"""Render pages of results as HTML files that load nothing from elsewhere. All user text is escaped."""
 
 from __future__ import annotations
 
@@ -64,7 +64,10 @@ def render(page: Page) -> str:
 
 
 def _split_findings(findings: Sequence[Finding]) -> tuple[list[Finding], list[Finding]]:
-    """Return the findings before the headline, and those after it. The headline itself is in neither list."""
+    """Return the findings before the headline, and the findings after it, without the headline.
+
+    If there is no headline, the first list is empty and the second has all findings.
+    """
     places = [index for index, finding in enumerate(findings) if finding.kind == "headline"]
     first = places[0] if places else 0
     return list(findings[:first]), [finding for finding in findings[first:] if finding.kind != "headline"]
@@ -96,7 +99,7 @@ def _legend(table: Table[Any]) -> str:
 
 
 def render_template(name: str, **values: Any) -> str:
-    """Render a template with all values escaped. An undefined name in the template raises an error."""
+    """Return a rendered template. Values other than `Markup` are escaped; undefined names are errors."""
     environment = Environment(
         loader=PackageLoader("paceline.present"),
         autoescape=True,
@@ -136,7 +139,7 @@ def policy_for(scripts: Sequence[str]) -> str:
 
 @lru_cache(maxsize=1)
 def plotly_sources() -> tuple[str, str]:
-    """Return plotly.js twice: compressed and as plain text.
+    """Return plotly.js twice: compressed (gzip in base64) and as plain text.
 
     The page contains the compressed text and unpacks it. The content security policy needs a digest of the plain text.
     """

@@ -1,4 +1,4 @@
-"""Findings from spans, samples and counters: overlap, stragglers, target accuracy, network, profiling overhead."""
+"""Findings from records of workers: parts of a step, stragglers, target accuracy, network, overhead."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from paceline.present.rows import fastest_row, rivals
 from paceline.recipe import Recipe
 from paceline.results import Row, RunResult, Straggler, Target
 
-LEAST_HIDDEN = 0.05  # share of the communication; smaller shares are not reported one by one
+LEAST_HIDDEN = 0.05  # share of the communication; strategies that hide less are listed together
 LEAST_PART = 0.005  # share of a step; smaller parts are not reported
 
 _PARTS = {
@@ -38,9 +38,10 @@ _PARTS = {
 
 
 def time_of_a_step(rows: Sequence[Row]) -> list[Finding]:
-    """Return two findings: what the fastest strategy spends a step on, and how much communication is hidden.
+    """Return findings on the parts of a step of the fastest strategy, and on hidden communication.
 
-    The second one lists all strategies, each with the share of its communication that is hidden under computing.
+    The second finding lists for all strategies the share of communication that is hidden under computing. A finding is
+    left out if its times were not recorded.
     """
     title, found = "Time of a step", []
     fastest = fastest_row(rows)
@@ -67,10 +68,10 @@ def time_of_a_step(rows: Sequence[Row]) -> list[Finding]:
 
 
 def stragglers(rows: Sequence[Row], recipe: Recipe | None = None) -> list[Finding]:
-    """Return a problem for each straggler, or a finding that there is none.
+    """Return a problem for each straggler, or a finding that there is none or too few steps to tell.
 
-    A straggler is a worker that needs more time for the phases of a step than the other workers do. Time in which it
-    waits for them does not count.
+    A straggler is a worker that takes longer than the other workers for a phase of a step, or for all phases together.
+    Time that a worker waits for others does not count.
     """
     title = "Stragglers"
     several = [row for row in rows if row.workers > 1]
@@ -118,7 +119,7 @@ def straggler_words(named: Sequence[Straggler]) -> str:
 
 
 def _straggler_keys(rows: Sequence[Row]) -> list[tuple[int, str]]:
-    """Return rank and phase of each straggler once. Those found under the most strategies come first."""
+    """Return the rank and phase of each straggler. Stragglers under the most strategies come first."""
     counts: dict[tuple[int, str], int] = {}
     for row in rows:
         for one in row.stragglers or []:
@@ -127,7 +128,7 @@ def _straggler_keys(rows: Sequence[Row]) -> list[tuple[int, str]]:
 
 
 def _remedy(row: RunResult, recipe: Recipe | None) -> str:
-    """Name the option that gives straggler detection enough steps. Return an empty text if it is unknown."""
+    """Return a hint with the option that gives enough steps to detect stragglers, or an empty text."""
     if recipe is None or not row.steps or row.target is not None:  # a target ends the run early
         return ""
     train, needed = recipe.train, LEAST_STEPS + recipe.train.warmup_iterations
@@ -139,9 +140,10 @@ def _remedy(row: RunResult, recipe: Recipe | None) -> str:
 
 
 def target(rows: Sequence[Row]) -> list[Finding]:
-    """Return a finding that says when each strategy reached the target accuracy, in steps, seconds and bytes.
+    """Return findings on which strategies reached the target accuracy.
 
-    Strategies that did not reach it are a problem.
+    The first finding has the steps, seconds and bytes of the first strategy, and the seconds of the others. Strategies
+    that did not reach the target are a problem.
     """
     title = "Target accuracy"
     asked = [(row, row.target) for row in rows if row.target is not None]
@@ -191,7 +193,7 @@ def _missed(row: Row, one: Target) -> str:
 
 
 def traffic(rows: Sequence[Row]) -> list[Finding]:
-    """Return a finding with the largest difference between bytes counted by the kernel and bytes predicted."""
+    """Return a finding on the worker whose sent bytes (kernel) differ most from the prediction."""
     ratios = [
         (one.kernel_sent_bytes / one.predicted_sent_bytes - 1, row.label, one.rank)
         for row in rows

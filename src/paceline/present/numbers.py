@@ -92,7 +92,7 @@ def amount(num_bytes: float | None) -> str:
 
 
 def byte_unit(largest: float) -> tuple[str, float]:
-    """Return the unit of an axis that ends at `largest` bytes, and the number of bytes in this unit."""
+    """Return a unit for values up to `largest` bytes: its name, and the number of bytes in it."""
     return next(((u, s) for u, s in _BYTE_UNITS if largest >= s), ("bytes", 1.0))
 
 
@@ -131,7 +131,7 @@ def times_interval(bounds: Sequence[float]) -> str:
 
 
 def bounded(ratio: float | None, bounds: Sequence[float] | None) -> str:
-    """Format a ratio with its interval in brackets for a column."""
+    """Format a ratio for a column, with its interval in brackets if it has one."""
     return times(ratio) + (f" ({times_interval(bounds)})" if bounds and ratio is not None else "")
 
 
@@ -170,7 +170,7 @@ def short_duration(value_s: float) -> str:
 
 
 def gigabytes_per_s(bytes_per_s: float) -> str:
-    """Format a bandwidth in GB/s for a column."""
+    """Format bytes per second as GB/s for a column."""
     return _three(bytes_per_s / 1e9)
 
 

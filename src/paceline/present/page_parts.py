@@ -1,4 +1,7 @@
-"""Parts of a page (columns, tables, findings, charts), which terminal.py, html.py and text_renderers.py render."""
+"""Data classes of a page of results: columns, tables, findings, facts, sections with charts.
+
+A page is what one command shows. terminal.py, html.py and text_renderers.py render it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ ALWAYS_SHOWN = 100  # importance of a column that a terminal of any width shows
 
 
 class Visibility(Flag):
-    """The renderers that show a column, a table, a finding or a list of facts."""
+    """The renderers that show a column, a table, a finding or a list of facts.
+
+    `NOTEBOOK` includes plain text in a Python session.
+    """
 
     TERMINAL = auto()
     MARKDOWN = auto()
@@ -64,7 +70,10 @@ class Column(Generic[T]):
 
 @dataclass(frozen=True, kw_only=True)
 class Table(Generic[T]):
-    """Columns, and the rows that they format. `notes` are sentences below the table that do not explain a column."""
+    """A table: its columns, and the rows whose cells they format.
+
+    `notes` are sentences below the table, in addition to the explanations of columns.
+    """
 
     columns: Sequence[Column[T]]
     rows: Sequence[T]
@@ -72,7 +81,7 @@ class Table(Generic[T]):
     id: str = ""
     notes: Sequence[str] = ()
     places: Visibility = Visibility.ALL
-    keys: Sequence[int] = ()  # per row: index of its strategy in the page's key, for the colour
+    keys: Sequence[int] = ()  # per row: index of its strategy in `Page.key`, for the colour
     best: int | None = None  # index of the row to highlight
     full_names: Sequence[str] = ()  # per row: the full label, of which the table may show a short form
     summary: str = ""  # text after the title of a collapsed table on the HTML page
@@ -149,7 +158,7 @@ class PageSection:
 
 @dataclass(frozen=True)
 class KeyEntry:
-    """An entry in the page's key of colours: a strategy, and the style that it has in all charts."""
+    """An entry in the page's legend: a strategy or other series, and its style in all charts."""
 
     label: str
     style: Style
@@ -158,16 +167,16 @@ class KeyEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """The page of one study or of several runs, for all renderers. A terminal shows tables first, HTML findings first.
+    """Everything that a command shows of one study or several runs, for all renderers.
 
-    On the HTML page, `tables` come before the sections with charts and `appendix` after them. `make_sections` is called
-    only for HTML pages and for images of charts.
+    A terminal shows tables above findings; the HTML page shows findings, `tables`, the sections with charts, and
+    `appendix`, in this order. `make_sections` is called only for HTML pages and for images of charts.
     """
 
     kind: str  # the line above the title, such as "Paceline report"
     title: str
     description: str = ""
-    intro: Sequence[str] = ()  # lines that say which stored results these are: name, status, model and data
+    intro: Sequence[str] = ()  # lines that identify the stored results: name, status, model and data
     started: str = ""
     num_sources: int = 1
     findings: Sequence[Finding] = ()
@@ -175,8 +184,8 @@ class Page:
     tables: Sequence[Table[Any]] = ()
     tables_title: str = "Strategies"
     facts: Sequence[Facts] = ()
-    key: Sequence[KeyEntry] = ()
-    names: Sequence[Fact] = ()  # short labels, each with the full label
+    key: Sequence[KeyEntry] = ()  # legend of all charts
+    names: Sequence[Fact] = ()  # shortened labels, each with the full label
     make_sections: Callable[[], Sequence[PageSection]] = tuple
     appendix: Sequence[Table[Any]] = ()  # collapsed tables: the workers of every row
     appendix_title: str = "Workers"
@@ -194,7 +203,7 @@ class Page:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """What the list of runs says about a run or study."""
+    """The cells of a run or study in the list that `paceline runs` prints."""
 
     strategy: str
     workers: int | None = None
@@ -203,16 +212,16 @@ class RunSummary:
 
 
 class Presenter(ABC):
-    """Makes the page of one type of study. The registry finds presenters in the files of present/studies/."""
+    """Makes the page of one type of study. A registry finds the subclasses in present/studies/."""
 
-    name: ClassVar[str] = ""  # of the study; "run" for a run, "several" for runs and studies on one page
-    shows_empty: ClassVar[bool] = False  # whether it makes a page for a study without rows
+    name: ClassVar[str] = ""  # name of the study; "run" for a run, "several" for several runs and studies on one page
+    shows_empty: ClassVar[bool] = False  # whether the presenter can make the page of a study without rows
 
     @abstractmethod
     def page(self, material: PageContent) -> Page: ...
 
     def best(self, rows: Sequence[Row]) -> Row:
-        """Return the row by which the list of runs summarises the study: the fastest."""
+        """Return the row that represents the study in the list of runs: the fastest row."""
         from paceline.study.run_results import fastest_of
 
         return fastest_of(rows)
@@ -220,7 +229,7 @@ class Presenter(ABC):
     def summary(self, stored: Stored) -> RunSummary:
         """Summarise a run or study by its fastest strategy, for the list of runs.
 
-        Without a result, name the strategy that the run requested, or how many the study requested.
+        Without a result, the summary has the strategy that was requested, or for a study the number of strategies.
         """
         if not stored.results:
             requested = f"{len(stored.strategies)} requested" if stored.kind == "study" else stored.requested_label

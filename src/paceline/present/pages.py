@@ -1,4 +1,8 @@
-"""Pages of runs and studies: read and combine the results, and have the presenter of the study make the page."""
+"""Read runs and studies, combine their results, and make the page that shows them.
+
+A page holds the tables, findings and charts that a command shows. Each type of study has its own presenter class, which
+makes its page.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +22,11 @@ from paceline.runs import Stored, list_runs, read
 from paceline.study.run_results import combine, compare_rows
 from paceline.worker_files import worker_files, worker_lines
 
-# Keys in which the recipes of one comparison may differ.
+# Recipe keys in which compared runs may differ without a notice on the page.
 MAY_DIFFER = {"name", "description", "strategy", "strategies", "codec", "workers", "timeout_s", "data.dir"}
 MAY_DIFFER |= {"data.download", "train.log_every", "train.worker_batch_size"}
 MAY_DIFFER |= {"measure.profile", "measure.sample_hz"}
-# Keys that change the work of an iteration, so that times are not comparable.
+# Recipe keys that change the work of an iteration, so that times are not comparable.
 WORKLOAD_KEYS = ("model.name", "data.name", "data.image_size", "train.batch_size")
 
 presenters: Registry[Presenter] = Registry("study", "paceline.present.studies", Presenter)
@@ -30,7 +34,7 @@ presenters: Registry[Presenter] = Registry("study", "paceline.present.studies", 
 
 @dataclass(frozen=True)
 class PageContent:
-    """What a page shows: stored runs and studies, their rows under unique labels, and how their recipes differ."""
+    """Stored runs and studies to show on one page, with uniquely labelled rows and recipe differences."""
 
     sources: list[Stored]
     rows: list[ShownRow]
@@ -39,7 +43,7 @@ class PageContent:
 
     @property
     def study(self) -> str:
-        """The name of the presenter of the page."""
+        """The name of the presenter that makes the page: the name of the study, "run" or "several"."""
         return (self.sources[0].study or "run") if len(self.sources) == 1 else "several"
 
     @property
@@ -48,7 +52,7 @@ class PageContent:
 
     @property
     def recipe(self) -> Recipe | None:
-        """The recipe of the first source. `differing` has the keys in which other sources differ."""
+        """The recipe of the first source, or None. Other recipes may differ in the keys of `differing`."""
         return self.sources[0].recipe
 
     @property
@@ -57,10 +61,10 @@ class PageContent:
 
 
 def collect(paths: Sequence[Path]) -> PageContent:
-    """Read runs and studies. Each path is the folder of a run, of a study, or of several of them.
+    """Read runs and studies.
 
-    A result that cannot be shown is left out, and a notice on the page says so. Raises UsageError if nothing can be
-    shown.
+    Each path is the folder of a run or study, or a folder that contains several. A result that cannot be shown is left
+    out, and a notice on the page says so. Raises UsageError if nothing can be shown.
     """
     with report_damage(", ".join(path.name for path in paths)):
         found = [stored for path in paths for stored in _stored(path, is_alone=len(paths) == 1)]
@@ -80,14 +84,18 @@ def collect(paths: Sequence[Path]) -> PageContent:
 
 
 def combine_sources(sources: Sequence[Stored], left_out: Sequence[str] = ()) -> PageContent:
-    """Combine runs and studies into the content of one page. Runs of one strategy count as its repeats."""
+    """Combine runs and studies into the content of one page.
+
+    Runs with the same strategy, number of workers and recipe become one row, as if they were repeats of one study.
+    `left_out` has sentences about results that are not on the page.
+    """
     recipes = [source.recipe for source in sources if source.recipe is not None]
     differing = _differing(recipes) if len(sources) > 1 else {}
     return PageContent(list(sources), _side_by_side(sources, differing), differing, list(left_out))
 
 
 def page_of(what: Stored | Sequence[Stored] | PageContent) -> Page:
-    """Return the page of one run or study, or of several side by side.
+    """Return the page of one run or study, or of several together.
 
     Stored values can be of the right type and still contradict each other (lists of different lengths, negative times).
     Then this function, or `make_sections` of the page, raises UsageError with the name of the result.
@@ -105,7 +113,7 @@ def page_of(what: Stored | Sequence[Stored] | PageContent) -> Page:
 
 
 def page_in_memory(result: StudyResult | RunResult, folder: Path) -> Page:
-    """Return the page of a result that was just measured and stored in a folder."""
+    """Return the page of a result that is in memory. `folder` is the folder in which it is stored."""
     if isinstance(result, StudyResult):
         return _page(combine_sources([Stored(folder, result)]))
     record = RunRecord(
@@ -117,7 +125,8 @@ def page_in_memory(result: StudyResult | RunResult, folder: Path) -> Page:
 def _page(material: PageContent) -> Page:
     """Make the page with the presenter of the study.
 
-    A study without a presenter is shown as a comparison. Without rows, most studies get the page of unfinished results.
+    A study without its own presenter is shown as a comparison. A study without rows gets the page of unfinished
+    results, unless its presenter can show it (`shows_empty`).
     """
     presenter = presenters.classes.get(material.study, presenters.classes["compare"])
     if not material.rows and not presenter.shows_empty:
@@ -149,7 +158,7 @@ def _damage(source: Stored) -> str:
 
 
 def rows_of(source: Stored) -> list[Row]:
-    """Return the rows of a study. A run becomes one row. Without a result, there are no rows."""
+    """Return the rows of a study, or one row for a run. The list is empty if there is no result."""
     return [result if isinstance(result, Row) else combine([result]) for result in source.results]
 
 
@@ -167,7 +176,7 @@ def ending_words(source: Stored) -> str:
 def _stored(path: Path, *, is_alone: bool) -> list[Stored]:
     """Read the run or study in the folder `path`, or all runs and studies that the folder contains.
 
-    If there is none, raise UsageError if `is_alone`. Otherwise return a result that contains only the error.
+    If there is none, raise UsageError if `is_alone` (the only path), else return a `Stored` that has only the error.
     """
     try:
         return [read(path)]
@@ -181,7 +190,7 @@ def _stored(path: Path, *, is_alone: bool) -> list[Stored]:
 def _reason_to_leave_out(stored: Stored, *, is_alone: bool) -> str:
     """Return the reason to leave a result out of the page, or an empty text if it can be shown.
 
-    Raises UsageError if the result is alone and its recipe cannot be read.
+    Raises UsageError if the recipe is invalid and there are no other results (`is_alone`).
     """
     if stored.content is None:
         return stored.reason
@@ -201,7 +210,7 @@ def _reason_to_leave_out(stored: Stored, *, is_alone: bool) -> str:
 
 
 def _progress(source: Stored) -> str:
-    """Say how far a run or study without a result got. For a run, read the last steps from the files of workers."""
+    """Say how far a run or study without a result got. Steps are read from the workers' files."""
     if source.kind == "study":
         return "before any of its runs was done"
     try:
@@ -220,7 +229,7 @@ def _last_step(file: Path) -> int:
 
 
 def _recipe_value_text(recipe: Recipe, key: str) -> str:
-    """Return the value of a recipe key as a user writes it."""
+    """Return the value of a recipe key as text for labels and notices."""
     if key == "train.batch_size":
         return str(recipe.batch_size)
     section, dot, name = key.partition(".")
@@ -241,7 +250,7 @@ def _short_key(key: str) -> str:
 def _differing(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
     """Return the recipe keys in which recipes differ, each with its different values.
 
-    Keys in which the recipes of a comparison may differ are left out.
+    Keys in `MAY_DIFFER` are left out.
     """
     found = {}
     for key, _ in recipe_keys():
@@ -253,9 +262,10 @@ def _differing(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
 
 
 def _side_by_side(sources: Sequence[Stored], differing: Mapping[str, list[str]]) -> list[ShownRow]:
-    """Return the rows of all sources under unique labels.
+    """Return the rows of all sources with unique labels.
 
-    The rows are compared with each other, unless they are points of a grid or their models, data or batches differ.
+    The rows of a single source are those that it stored. Rows of several sources are compared with each other, unless
+    they differ in a key of `WORKLOAD_KEYS`, or a study varied settings between rows (`point`).
     """
     if len(sources) == 1:
         return named_rows([(row, _point_notes(row)) for row in rows_of(sources[0])])
@@ -263,7 +273,7 @@ def _side_by_side(sources: Sequence[Stored], differing: Mapping[str, list[str]])
     for place, source in enumerate(sources):
         for row in rows_of(source):
             same = [_recipe_value_text(source.recipe, key) for key in differing] if source.recipe is not None else []
-            alone = "" if source.kind == "run" else str(place)  # a study already combined its repeats
+            alone = "" if source.kind == "run" else str(place)  # a study is not merged with others
             key = (row.label, str(row.workers), alone, str(row.point), *same)
             groups.setdefault(key, []).append((row, source))
     rows = []
@@ -282,12 +292,18 @@ def _side_by_side(sources: Sequence[Stored], differing: Mapping[str, list[str]])
 
 
 def _point_notes(row: Row) -> dict[str, str]:
-    """Return the recipe keys of a grid point with their values, without the number of workers, which labels include."""
+    """Return the settings that a study varied between its rows, with the values of this row.
+
+    The number of workers is left out, because labels include it if it differs.
+    """
     return {_short_key(key): str(value) for key, value in (row.point or {}).items() if key != "workers"}
 
 
 def _compared(rows: Sequence[ShownRow]) -> list[ShownRow]:
-    """Compare rows, using as many repeats of each as all rows have, because repeats are compared in pairs."""
+    """Return the rows with verdicts, ratios and speed-ups from comparing them with each other.
+
+    Repeats are compared in pairs, so only the first repeats of each row count, as many as every row has.
+    """
     common = min(len(row.iteration_mean_s_repeats) for row in rows)
     shortened = [changed(row, iteration_mean_s_repeats=row.iteration_mean_s_repeats[:common]) for row in rows]
     fields = ("versus_fastest", "versus_none", "speedup", "efficiency")

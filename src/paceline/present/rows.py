@@ -1,4 +1,8 @@
-"""Rows of a page: their unique names, the fastest row, and the baselines that do not compete."""
+"""Give the rows of result tables unique labels, and find the fastest row.
+
+A row is the result of one strategy with one combination of settings. All rows that one command shows together are on
+one page. Baselines (one worker, and workers that never synchronise) do not compete to be the fastest row.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +20,26 @@ R = TypeVar("R", bound=Row)
 
 
 class ShownRow(Row, frozen=True, kw_only=True):
-    """A row of a page. `label` is unique on the page.
+    """A row of results with its labels for display. `label` is unique on the page.
 
-    `role` says why a row does not compete to be the fastest. It is None for rows that compete.
+    `role` says why the row does not compete to be the fastest. It is None for rows that compete.
     """
 
     short_label: str  # short enough for an axis
     full_label: str
-    role: str | None = None  # "one worker", "limit" (never synchronises) or "less accurate"
+    role: str | None = None  # "one worker", "limit" (never synchronises) or "less accurate" (than the margin allows)
 
 
 def with_labels(row: Row, *, label: str, short_label: str, full_label: str, role: str | None = None) -> ShownRow:
-    """Turn a row of a result into a row of a page with these labels and this role."""
+    """Return a copy of a row with these labels and this role."""
     fields = {name: getattr(row, name) for name in Row.__struct_fields__ if name != "label"}
     return ShownRow(**fields, label=label, short_label=short_label, full_label=full_label, role=role)
 
 
 def fastest_row(rows: Sequence[R]) -> R | None:
-    """Return the fastest row, with which all others were compared. If there is only one row, return it.
+    """Return the row with the verdict "fastest", or the only row.
 
-    Returns None if several rows were not compared.
+    Returns None if there are several rows that were not compared with each other.
     """
     if len(rows) == 1:
         return rows[0]
@@ -43,18 +47,21 @@ def fastest_row(rows: Sequence[R]) -> R | None:
 
 
 def rivals(rows: Sequence[R]) -> list[R]:
-    """Return the rows that can be the fastest: several workers that synchronise, without a loss of accuracy.
+    """Return the rows that compete to be the fastest.
 
-    If all of these lose accuracy, return all that synchronise. If none synchronises, return all rows.
+    These are the rows with several workers that synchronise and that a tuning did not find too inaccurate. If it found
+    all of them too inaccurate, return all rows whose workers synchronise. If there are none, return all rows.
     """
     synchronised = [row for row in rows if row.workers > 1 and row.guarantee != "NONE"]
     return [row for row in synchronised if row.is_within is not False] or synchronised or list(rows)
 
 
 def named_rows(rows: Sequence[tuple[Row, Mapping[str, str]]]) -> list[ShownRow]:
-    """Give rows unique labels. Each row comes with notes: keys and values that distinguish rows of equal labels.
+    """Return the rows with unique labels.
 
-    The note `from` is the name of the folder. A label includes it only if other notes do not distinguish the row.
+    Each row comes with a mapping of settings to their values, which is added to labels that would otherwise be equal.
+    The key `from` has the name of the result's folder. A label includes it only if the other values do not distinguish
+    the row.
     """
     labels = _distinct(rows)
     shorts = _short(labels, [row.label for row, _ in rows])
@@ -101,9 +108,10 @@ def _distinguished(row: Row, notes: Mapping[str, str], rows: Sequence[tuple[Row,
 
 
 def _short(labels: Sequence[str], families: Sequence[str]) -> list[str]:
-    """Return labels that fit an axis. Long ones are cut at the end.
+    """Return for each label a text of at most `TICK_LENGTH` characters, for an axis.
 
-    If cut labels would be equal, they get a letter. `families` are the labels without the notes that distinguish rows.
+    A longer label is replaced by its entry in `families`, which is the label without the settings that distinguish
+    rows, cut at the end. If several texts would be equal, a letter is appended to each.
     """
     cut = [_cut(family, TICK_LENGTH) for family in families]
     alike, letters, found = Counter(cut), Counter[str](), []

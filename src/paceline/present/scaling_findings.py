@@ -59,7 +59,7 @@ def findings(study: ScaleResult, material: PageContent) -> list[Finding]:
 
 
 def headline(rows: Sequence[Row]) -> Finding:
-    """Return a finding that names the strategy with the highest speed-up in each mode."""
+    """Return a finding with the highest speed-up in strong and in weak scaling."""
     parts = []
     for mode in modes_of(rows):
         several = [row for line in rows_by_strategy(rows, mode).values() for row in line]
@@ -84,7 +84,7 @@ def headline(rows: Sequence[Row]) -> Finding:
 def paying_words(rows: Sequence[Row], mode: str) -> list[str]:
     """Return a sentence for each strategy that says up to how many workers its throughput grows.
 
-    Workers that never synchronise are left out.
+    Strategies that never synchronise are left out.
     """
     found = [one for one in paying(rows) if one.mode == mode and one.guarantee != "NONE"]
     return [_paying(one) for one in found if one.best_workers is not None]
@@ -133,10 +133,10 @@ def _gain(gain: Gain) -> str:
 
 
 def _beyond_words(rows: Sequence[Row], mode: str) -> list[str]:
-    """Say how much longer a step takes than under perfect scaling.
+    """Return for each strategy how much longer a step takes than under perfect scaling.
 
-    There is a text for each strategy on its largest number of workers. It splits the time into communication, waiting
-    and the rest.
+    The texts are about the largest number of workers of each strategy, and split the additional time into
+    communication, waiting and the rest. Strategies for which these times are unknown are left out.
     """
     found = []
     for label, line in rows_by_strategy(rows, mode).items():

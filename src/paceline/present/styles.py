@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 from paceline.results import Row
 
-# Okabe and Ito's palette for colour-blind readers, without its yellow and black, which are unreadable on white or
-# black. The baselines (one worker, and workers that never synchronise) are grey.
+# Okabe and Ito's palette for colour-blind readers, with violet and brown instead of yellow and black, which are
+# unreadable on white or black. The baselines (one worker, and workers that never synchronise) are grey.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#7A5FB5", "#8C6D31")
 REFERENCES = {"one-worker": "#6B7683", "none": "#A0A8B2"}
 # Where colours repeat, the dash and the marker distinguish strategies.
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x")
 
-# The parts of a step, in the order in which they are stacked: Paul Tol's bright scheme.
+# The parts of a step, stacked in the order of `PARTS`, in colours of Paul Tol's bright scheme.
 COMPUTE, COMMUNICATION, WAITING, DATA, REST = "#4477AA", "#EE6677", "#CCBB44", "#228833", "#A3A9B0"
 PARTS = {
     "compute": COMPUTE,
-    "overlap": COMPUTE,  # striped with communication: both at once
+    "overlap": COMPUTE,  # computing and communicating at once: stripes in both colours
     "communication": COMMUNICATION,
     "waiting": WAITING,
     "data": DATA,
@@ -33,7 +33,8 @@ PHASES = {
     "evaluation": REST,
     "communication": "#9B5B3F",
 }
-# Operations of the comm in a timeline. The operations of a pair differ clearly, and none has the colour of a phase.
+# Communication operations in a timeline. Operations that are used together, such as send and recv, have clearly
+# different colours, and no operation has the colour of a phase.
 OPERATIONS = {
     "all_reduce": COMMUNICATION,
     "send": COMMUNICATION,
@@ -46,7 +47,7 @@ OPERATIONS = {
     "barrier": "#8C6D31",
 }
 
-# Workers of one strategy: colours of similar lightness, readable on white and on black.
+# Colours of the workers of one strategy: similar in lightness, readable on white and on black.
 RAMP = ("#3B6FB6", "#2A9D8F", "#7CB342", "#B08D2F", "#8E5EA2", "#C2577A", "#5A7F94", "#A46A3F")
 
 
@@ -60,7 +61,7 @@ class Style:
 
     @property
     def strokes(self) -> str:
-        """The dash as the stroke-dasharray of an SVG swatch."""
+        """The dash as a value of the SVG attribute stroke-dasharray."""
         return {"solid": "", "dash": "5 3", "dot": "2 2", "dashdot": "5 2 2 2", "longdash": "8 3"}[self.dash]
 
 

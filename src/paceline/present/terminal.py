@@ -1,8 +1,9 @@
-"""Terminal renderer of pages.
+"""Print pages of results in a terminal.
 
-For a table that is too wide, it folds long names, then leaves out the least important columns and lists their names. If
-the table is still too wide, it prints a block of lines for each row. Names are folded only after `:` and spaces;
-numbers are never cut. Text is never read as markup, and control characters in it are removed.
+In a table that is wider than the terminal, long names are wrapped first. Then the least important columns are left out,
+and a line below the table lists them. If the table is still too wide, each row is printed as a block of lines. Names
+are wrapped only after `:` and spaces; numbers are not wrapped. Text is never interpreted as rich markup, and control
+characters in it are removed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from rich.text import Text
 from paceline.present.page_parts import ALWAYS_SHOWN, Column, Facts, Finding, Page, Table, Visibility
 from paceline.text import plain_text, wrapped
 
-NAME_SHARE = 0.25  # of the terminal width: a name may be this wide before columns are left out
+NAME_SHARE = 0.25  # share of the terminal width; columns are left out before text columns get narrower than this
 MAX_WORD = 24  # characters; longer words in a column of text may be broken
 FACT_WIDTH = 16
 STYLES = {"headline": "bold", "problem": "bold red", "caution": "yellow"}
@@ -30,7 +31,7 @@ STYLES = {"headline": "bold", "problem": "bold red", "caution": "yellow"}
 def show(console: Console, page: Page, *, with_intro: bool = False) -> None:
     """Print the tables, findings and facts of a page.
 
-    With `with_intro`, first print the lines that say which stored results these are.
+    With `with_intro`, first print the lines that identify the stored results: name, status, model and data.
     """
     for line in page.intro if with_intro else ():
         say(console, line, is_unbroken=True)
@@ -62,7 +63,10 @@ def show_facts(console: Console, facts: Facts) -> None:
 
 
 def say(console: Console, text: str, style: str = "", *, is_unbroken: bool = False) -> None:
-    """Print text with line breaks between words. If it is unbroken, it can be copied from the terminal as one line."""
+    """Print text, wrapped between words to the width of the console.
+
+    With `is_unbroken`, the text is not wrapped, so that it can be copied from the terminal as one line.
+    """
     text = plain_text(text)
     if is_unbroken:
         _print(console, text, style)
@@ -89,7 +93,7 @@ def _legend_key(table: Table[Any]) -> list[tuple[str, str]]:
 
 
 def _show_one(console: Console, table: Table[Any]) -> list[Column[Any]]:
-    """Print a table without its legend. Return the columns that fit."""
+    """Print a table without its legend, and return the columns that were printed."""
     if table.title:
         say(console, table.title, "bold")
     columns = table.columns_in(Visibility.TERMINAL)
@@ -108,7 +112,7 @@ def _show_one(console: Console, table: Table[Any]) -> list[Column[Any]]:
 
 
 def legend(columns: Sequence[Column[Any]]) -> str:
-    """Return the help of the columns in one line. Columns with the same help are named together."""
+    """Return the `help` texts of columns in one line. Columns with equal texts are named together."""
     headings: dict[str, list[str]] = {}
     for column in columns:
         if column.help:
@@ -126,9 +130,9 @@ class _Layout:
 
 @dataclass(frozen=True)
 class _Width:
-    least: int  # cuts no word or number
-    wanted: int  # while less important columns can be left out
-    natural: int  # breaks no line
+    least: int  # characters of the longest number or word (up to MAX_WORD), which is not broken
+    wanted: int  # characters that the column gets if leaving out less important columns makes enough room
+    natural: int  # characters of the longest cell or heading, so that nothing is wrapped
 
 
 def _fit(columns: Sequence[Column[Any]], cells: Sequence[Sequence[str]], width: int) -> _Layout | None:
@@ -164,21 +168,22 @@ def _width_of(columns: Sequence[Column[Any]], cells: Sequence[Sequence[str]], in
     least = max(least, max(cell_len(word) for word in heading.split(" ")))
     if index and any(
         " / " in text for text in texts
-    ):  # a list by rank may take several lines, so it needs little width
+    ):  # values by rank may be wrapped, so the column needs little width
         least = max(least, cell_len(heading))
         return _Width(least, least, natural)
     return _Width(least, max(least, min(natural, int(NAME_SHARE * width))), natural)
 
 
 def _total(widths: Sequence[int]) -> int:
-    """Return the width of a table: each column has a space before and after it."""
+    """Return the width of a table in characters: its columns and the space between them."""
     return sum(widths) + 2 * len(widths) + 1
 
 
 def _spread(widths: Sequence[_Width], width: int) -> list[int]:
-    """Return the widths of columns: at least the wanted ones.
+    """Return the widths of columns in a table of at most `width` characters.
 
-    What remains of `width` goes, from left to right, to columns with text that is wider than wanted.
+    Each column gets its wanted width. Then, from left to right, columns are widened up to their natural width as long
+    as the table has room.
     """
     found = [one.wanted for one in widths]
     for index, one in enumerate(widths):
@@ -203,7 +208,7 @@ def _show_grid(console: Console, layout: _Layout, cells: Sequence[Sequence[str]]
 
 
 def _show_blocks(console: Console, columns: Sequence[Column[Any]], cells: Sequence[Sequence[str]]) -> None:
-    """Print a block of lines for each row: its name, then a line for each other column."""
+    """Print a block of lines for each row: its name, then heading and value of every other column."""
     side = max((cell_len(column.heading) for column in columns[1:]), default=0)
     room = max(console.width - side - 4, 10)
     for row in cells:
@@ -224,7 +229,7 @@ def _pieces(text: str) -> list[str]:
 
 
 def _folded(text: str, width: int) -> str:
-    """Break text into lines of at most `width` characters. A piece that is longer than a line is cut."""
+    """Wrap text into lines of at most `width` characters. A word longer than a line is broken."""
     lines = [""]
     for piece in _pieces(text):
         if lines[-1] and cell_len(lines[-1]) + cell_len(piece.rstrip()) > width:

@@ -1,4 +1,4 @@
-"""Renderers of pages as Markdown, as plain text for a Python session, and as HTML for a notebook."""
+"""Render pages of results as Markdown, plain text (Python sessions) or HTML (notebooks)."""
 
 from __future__ import annotations
 

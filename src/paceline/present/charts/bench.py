@@ -28,9 +28,10 @@ def bandwidths(outcome: Bench) -> Iterator[Chart]:
 
 
 def series_of(results: Sequence[CollectiveResult]) -> dict[tuple[str, str], str]:
-    """Return the name of a line in the charts for each pair of a comm and the memory that holds its results.
+    """Return the names of the lines in the charts.
 
-    The name includes the memory (private, shared or plain) only if the comm was measured with several.
+    There is a line for each pair of a comm and the memory that holds its results, which is the key of the mapping. The
+    name includes the memory (private, shared or plain) only if the comm was measured with several types of memory.
     """
     found = dict.fromkeys((row.comm, row.result) for row in results)
     comms = [comm for comm, _ in found]
@@ -47,7 +48,7 @@ def key_of(row: CollectiveResult) -> tuple[str, str]:
 def _bandwidth(op: str, results: Sequence[CollectiveResult], series: Mapping[tuple[str, str], str]) -> Chart:
     """Draw the bus bandwidth of one operation over message size, with logarithmic axes.
 
-    A dashed line is the bandwidth of a memory copy that was measured in the same rounds.
+    A dashed line shows the bandwidth of a memory copy that was measured in the same rounds.
     """
     rows = [row for row in results if row.op == op]
     figure = new_figure(hovermode="x unified", height=340)

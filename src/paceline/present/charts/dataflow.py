@@ -27,7 +27,10 @@ MAX_POINTS = 500  # points of a line; in longer simulations, each point is the m
 
 @chart("conv", order=10)
 def utilisation(simulation: Simulation) -> Iterator[Chart]:
-    """Draw over cycles which share of the logical PEs multiply or add."""
+    """Draw the share of processing elements (PEs) that multiply or add, over cycles.
+
+    It is relative to the logical PEs of dataflow/placement.py, which may be more or fewer than the array has.
+    """
     busy = simulation.busy_pes / simulation.plan.num_logical_pes
     stretch = -(-len(busy) // MAX_POINTS)
     cycles = list(range(1, len(busy) + 1, stretch))
@@ -56,7 +59,7 @@ def utilisation(simulation: Simulation) -> Iterator[Chart]:
 
 @chart("conv", order=20)
 def conv_energy(simulation: Simulation) -> Iterator[Chart]:
-    """Draw the energy of a simulated convolution by memory level, at the energy per access of the built-in chip."""
+    """Draw the energy of a convolution by memory level, with the energy per access of chip `eyeriss`."""
     energy = conv_accesses(simulation).energy(load_chip("eyeriss"))
     whole = {"mac": float(simulation.plan.shape.num_multiplications), **energy}
     yield energy_chart({simulation.plan.timing.model: whole})

@@ -1,7 +1,7 @@
-"""Registry of charts: finds the chart functions and makes the sections of a page from them.
+"""Registry of chart functions, and the sections of a page that are made of their charts.
 
-A chart function has the decorator `@chart("section", order=...)` and is in a file of this package. No other file needs
-to name it. It yields charts; in place of a chart that cannot be drawn, it can yield a sentence that says why.
+A chart function has the decorator `@chart("section", order=...)`, is in a file of this package, and needs no other
+registration. It yields charts; instead of a chart that cannot be drawn, it can yield a sentence that says why.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows to draw. A chart that shows one strategy at a time begins with the row at index `first`."""
+    """The rows to draw. Charts of a single strategy show the row at index `first` initially."""
 
     rows: Sequence[ShownRow]
     first: int
 
 
 def make_sections(rows: Sequence[ShownRow]) -> list[PageSection]:
-    """Make all chart sections of a page that compares rows."""
+    """Return the sections with charts of a page that compares rows."""
     content = Rows(rows, shown_first(rows))
     return [make_section(id, title, content) for id, title in TITLES.items()]
 
@@ -73,9 +73,9 @@ def chart(section: str, *, order: int) -> Callable[[Maker[C]], Maker[C]]:
 
 
 def make_section(id: str, title: str, content: object) -> PageSection:
-    """Make a section with the charts of all functions that are registered for `id`.
+    """Return a section with the charts of all functions that are registered for the section `id`.
 
-    The functions get `content`; its type depends on the section.
+    Each function is called with `content`, whose type depends on the section.
     """
     section = PageSection(id, title)
     charts: list[Chart] = []
@@ -90,9 +90,9 @@ def make_section(id: str, title: str, content: object) -> PageSection:
 
 
 def without_gaps(given: Sequence[Chart]) -> list[Chart]:
-    """Return the charts in the same order, but widen each narrow chart that has no neighbour.
+    """Return the charts in the same order, with each narrow chart that has no neighbour widened.
 
-    Narrow charts are laid out in pairs.
+    Two narrow charts are side by side; a wide chart fills the width of the page.
     """
     found: list[Chart] = []
     num_narrow = 0

@@ -16,13 +16,16 @@ Pair = tuple[str, str, float, MeasuredFigure]  # row, source, published, measure
 
 
 def heading(quantity: PublishedColumn) -> str:
-    """Return the column heading of a quantity, with its unit."""
+    """Return the column heading of a quantity, with its unit unless that is %."""
     unit = {"bytes": "kB", "x": ""}.get(quantity.unit, quantity.unit)
     return f"{quantity.name}, {unit}" if unit and unit != "%" else quantity.name
 
 
 def figure_text(value: FigureValue, unit: str) -> str:
-    """Format a published or measured value: a number with this unit, a list with a number per rank, or a text."""
+    """Format a published or measured value for a column whose heading has the unit.
+
+    The value is a number, a list of numbers by rank, a text, or None (unknown). Only % is written after numbers.
+    """
     if isinstance(value, str):
         return value.removesuffix(f" {unit}") if unit == "s" else value
     if isinstance(value, Sequence):

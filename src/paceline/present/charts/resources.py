@@ -12,7 +12,7 @@ from paceline.present.styles import worker_style
 from paceline.results import WorkerResources
 
 MAX_POINTS = 160  # points of a line; there is a line for each quantity, worker and strategy
-# Field of the samples: name of its quantity, and whether its unit is bytes.
+# Fields of WorkerResources: name of the quantity, and whether its unit is bytes.
 QUANTITIES = {
     "cpu_percent": ("CPU", False),
     "rss_bytes": ("memory", True),

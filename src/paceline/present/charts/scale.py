@@ -29,7 +29,7 @@ class ScaleQuantity:
     value: Callable[[Row], float | None]
     text: Callable[[float], str]
     bounds: Callable[[Row], Sequence[float] | None] = lambda _: None
-    ideal: Callable[[str, int, float], float] | None = None  # from the mode, the workers and one worker's value
+    ideal: Callable[[str, int, float], float] | None = None  # arguments: mode, workers, value of one worker
 
 
 def ideal_name(mode: str) -> str:
@@ -46,14 +46,14 @@ def scaling_of(row: Row) -> Scaling:
 
 
 def labels_of(results: Rows) -> list[str]:
-    """Return the label of each strategy in the order of the page's key, without the label of one worker."""
+    """Return the labels of strategies in the order of the rows, without the label of one worker."""
     return [label for label in dict.fromkeys(r.label for r in results) if label != ONE_WORKER]
 
 
 def line_styles(results: Rows) -> list[Style]:
     """Return the style of each strategy, in the order of `labels_of`.
 
-    The last style is that of the line of perfect scaling, whose values follow from one worker.
+    The last style is for the line of perfect scaling, which is computed from one worker.
     """
     firsts = [next(r for r in results if r.label == label) for label in labels_of(results)]
     return [*styles_of(firsts), Style(REFERENCES[ONE_WORKER], "dash", "square")]
@@ -107,7 +107,7 @@ def efficiency(results: Rows) -> Iterator[Chart]:
 
 @chart("scale", order=50)
 def communication_share(results: Rows) -> Iterator[Chart]:
-    """Draw which share of a step is communication, waiting, or communication hidden under computing."""
+    """Draw the shares of communication, waiting and hidden communication in a step, in separate views."""
     modes, options = modes_of(results), tuple(SHARES)
     views = []
     for mode in modes:
@@ -132,9 +132,9 @@ def communication_share(results: Rows) -> Iterator[Chart]:
 
 @chart("scale", order=20)
 def beyond_ideal(results: Rows) -> Iterator[Chart]:
-    """Draw by how much a step takes longer than under perfect scaling.
+    """Draw how much longer a step takes than under perfect scaling.
 
-    Dotted lines are the measured time of communication and waiting.
+    Dotted lines show the measured time of communication and waiting.
     """
     modes = modes_of(results)
     estimated = ScaleQuantity(
@@ -197,7 +197,7 @@ def _chart(
 
 
 def _only_with_values(made: Chart) -> Iterator[Chart]:
-    """Yield the chart if its table has any value. Without a measurement of one worker, there are no speed-ups."""
+    """Yield the chart unless all its values are unknown, because one worker was not measured."""
     if any(row[3] != DASH for row in made.table.rows):
         yield made
 

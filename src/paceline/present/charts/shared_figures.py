@@ -15,7 +15,7 @@ from paceline.results.value import Json
 MAX_POINTS = 400  # points of a line on the page, however long the run
 TABLE_POINTS = 12  # points of a line in the table below its chart
 STRIPE = 10  # length in pixels of each colour of a striped line
-FILLS = ("", "/", ".")  # of the first, second and third quantity: solid, hatched, dotted
+FILLS = ("", "/", ".")  # bars of the first, second and third quantity: solid, hatched, dotted
 
 Workers = Sequence[WorkerResult | WorkerNetwork]
 
@@ -66,7 +66,7 @@ def lines(
             legendgroup=group,
             showlegend=not is_striped,
         )
-        if is_striped:  # a striped line's own dash may not show in a legend at all
+        if is_striped:  # a striped line may show no dash in its short legend entry
             line = {"color": style.colour, "width": 2, "dash": style.dash}
             figure.add("scatter", x=[None], y=[None], mode="lines", line=line, name=name, legendgroup=group)
     return figure
@@ -127,7 +127,7 @@ def bars_per_worker(
                 showlegend=number == 0,
             )
         first += len(workers) + 1
-    # Slanted labels end at their bars, so that the last one stays inside the chart.
+    # Labels are slanted if they do not fit, and end at their bars, so that the last label stays inside the chart.
     figure.x_axis(tickvals=middles, ticktext=[short_label_of(result) for result in results], showgrid=False, ticks="")
     figure.x_axis(autotickangles=[0, -40, -90], ticklabeloverflow="allow")
     return figure
@@ -194,7 +194,10 @@ def scaled(value: float | None, scale: float) -> float | None:
 
 
 def _stripes(curves: Sequence[Sequence[float | None]], dashes: Sequence[str]) -> list[str]:
-    """Return dashes that alternate where curves look equal, so that the colour of every strategy is visible."""
+    """Return the dashes of lines, changed so that the colours of equal-looking lines are all visible.
+
+    The dashes of these lines take turns along the line.
+    """
     groups: list[list[int]] = []
     for index, curve in enumerate(curves):
         group = next((group for group in groups if _is_same(curves[group[0]], curve)), None)

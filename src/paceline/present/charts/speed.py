@@ -68,7 +68,7 @@ def time_over_steps(content: Rows) -> Iterator[Chart]:
         for step, value in zip(result.curve.step, result.curve.iteration_s, strict=True)
         if step > result.warmup_steps and value is not None
     ]
-    if timed:  # a slow first step would flatten the curve
+    if timed:  # the axis ends at the slowest timed step, because slow warm-up steps would flatten the curve
         figure.y_axis(range=[0, max(timed) * ROOM])
     figure.x_axis("iteration")
     figure.y_axis("ms per iteration")
@@ -93,7 +93,7 @@ def train_time(content: Rows) -> Iterator[Chart]:
 
 @chart("resources", order=20)
 def measuring_cost(content: Rows) -> Iterator[Chart | str]:
-    """Draw the profiling overhead, if a study ran steps with and without profiling."""
+    """Draw the profiling overhead of strategies that ran steps with and without profiling."""
     results = content.rows
     tried = [(index, r, r.measuring) for index, r in enumerate(results) if r.measuring]
     if not tried:

@@ -24,7 +24,7 @@ from paceline.results import Split, SplitMean
 
 PHASES = ("data", "forward", "backward", "optimizer")
 WORKER_ROW = 24  # height of a worker's row in pixels
-GAP = 0.6  # between the workers of two strategies, as a share of a row
+GAP = 0.6  # space between the workers of two strategies, as a share of a row's height
 NO_SPANS = "spans were not recorded in these runs (an earlier version, or --no-measure)"
 
 Shown = tuple[int, ShownRow, Split]
@@ -42,7 +42,10 @@ def split(content: Rows) -> Iterator[Chart | str]:
 
 
 def split_of(rows: Sequence[tuple[int, ShownRow]]) -> Iterator[Chart]:
-    """Draw how a step of each row splits into parts. Each row comes with its strategy's index in the page's key."""
+    """Draw how a step of each strategy or worker splits into parts.
+
+    Each row comes with the index of its strategy in `Page.key`.
+    """
     shown = [(index, result, result.split) for index, result in rows if result.split]
     if not shown:
         return
@@ -81,7 +84,10 @@ def _workers(shown: Sequence[Shown], unit: str) -> PlotlyFigure:
 
 
 def _figure(unit: str) -> PlotlyFigure:
-    """Return an empty figure with a legend of the parts of a step. Hiding a strategy does not change the legend."""
+    """Return an empty figure with a legend of the parts of a step.
+
+    The legend stays when a reader hides a strategy.
+    """
     figure = new_figure(barmode="stack", showlegend=True, legend=LEGEND_ABOVE)
     for part in PARTS:
         figure.add("bar", x=[None], y=[None], name=part, marker=_marker(part), legendgroup=part, hoverinfo="skip")

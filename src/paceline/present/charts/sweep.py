@@ -1,4 +1,7 @@
-"""Charts of a sweep: time, accuracy and memory over one varied recipe key, or a heat map over two keys."""
+"""Charts of a sweep: time, accuracy and memory over one varied setting, or heat maps over two.
+
+A remedy (`--remedies`) is a change of the optimiser settings that makes a large batch learn better.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ NO_REMEDY = "as the recipe says"
 
 @dataclass(frozen=True)
 class SweepQuantity:
-    """A quantity to draw: its name, its axis title, and functions of its value in a row and of its text."""
+    """A quantity to draw: name, axis title, function from a row to its value, and formatter."""
 
     name: str
     axis: str
@@ -159,7 +162,7 @@ def _squares(results: Sequence[ShownRow], keys: Sequence[str], quantity: SweepQu
 
 @chart("sweep", order=20)
 def memory(results: Sequence[ShownRow]) -> Iterator[Chart]:
-    """Draw the measured and the predicted peak memory of a worker, for each point of the sweep."""
+    """Draw the measured and the predicted peak memory of a worker, for each row of the sweep."""
     shown = [
         (row, row.memory.predicted["worker_bytes"], row.memory.peak_rss_bytes)
         for row in results

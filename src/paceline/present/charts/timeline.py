@@ -1,4 +1,4 @@
-"""Timeline chart of three steps: a lane per worker with its phases, operations of the comm and blocked time."""
+"""Timeline chart of three steps: a lane per worker with its phases, communication and blocked time."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ MAX_SPANS = 1200  # bars of one chart; if there are more, neighbours of the same
 CLOSE = 1 / 1200  # largest invisible gap, as a share of the drawn time: less than a pixel on a wide screen
 # Vertical position and height of phases, blocked time and operations in a lane.
 PLACES = {"phase": (-0.16, 0.44), "blocked": (-0.16, 0.16), "op": (0.27, 0.26)}
-# Phases and operations overlap in time, so they are drawn at different heights.
+# Sends and receives overlap in time, so they are drawn at different heights.
 HALVES = {"send": (0.2, 0.12), "recv": (0.34, 0.12)}
 LANE = 62  # height of a lane in pixels
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar of the timeline: one span, or several neighbouring spans of the same name that are drawn as one."""
+    """A bar of the timeline: a span (timed piece of a step), or close spans of one name, drawn as one."""
 
     name: str
     kind: str
@@ -151,7 +151,7 @@ def _merged(spans: Sequence[Bar], close: float) -> list[Bar]:
 def _mark_steps(figure: PlotlyFigure, first_step: int, lane: Sequence[Bar], start: float) -> None:
     """Draw a vertical line at the start of each step of the first worker, where its data phase begins.
 
-    If a step has several data phases, for several batches, draw no lines.
+    If the number of data phases is not `NUM_STEPS`, because a step loads several batches, draw no lines.
     """
     begins = [span.begin_s for span in lane if span.kind == "phase" and span.name == "data"]
     if len(begins) != NUM_STEPS:
@@ -166,7 +166,7 @@ def _mark_steps(figure: PlotlyFigure, first_step: int, lane: Sequence[Bar], star
 
 
 def _values(shown: Sequence[tuple[ShownRow, Timeline]]) -> Values:
-    """Return a table with the number, the total time and the bytes of spans for each strategy, worker and span name."""
+    """Return a table with count, total time and bytes of spans by strategy, worker and name."""
     rows = []
     for result, given in shown:
         for lane in given.lanes:

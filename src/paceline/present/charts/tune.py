@@ -1,4 +1,8 @@
-"""Charts of a tuning: time per step of every candidate in each rung, and what it loses against the exact strategy."""
+"""Charts of a tuning: time per step and lost accuracy of all strategies that were tried.
+
+The strategies that a tuning tries are called candidates. They run in rounds of increasing length, called rungs, and
+each rung eliminates the candidates that are slow or too inaccurate.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ class TunedRows:
 
     @property
     def styles(self) -> Mapping[str, tuple[int, Style]]:
-        """For the full label of each finalist, its index in the page's key and its style."""
+        """Index in `Page.key` and style of each candidate in the last rung, by its full label."""
         pairs = zip(self.rows, styles_of(self.rows), strict=True)
         return {row.full_label: (index, style) for index, (row, style) in enumerate(pairs)}
 
@@ -42,7 +46,7 @@ def over_rungs(content: TunedRows) -> Iterator[Chart | str]:
     for rung in study.rungs:
         for row in _measured(rung):
             lines.setdefault(row.label, []).append((rung.steps, (row.iteration_s or 0.0) * 1e3))
-    # Eliminated candidates are drawn first, so that finalists are on top.
+    # Eliminated candidates are drawn first, so that candidates of the last rung are on top.
     for label, line in sorted(lines.items(), key=lambda item: item[0] in styles):
         index, style = styles.get(label, (None, ELIMINATED))
         points = {"x": [steps for steps, _ in line], "y": [value for _, value in line], "name": plotly_text(label)}
@@ -66,10 +70,10 @@ def _at(line: Sequence[tuple[int, float]], steps: int) -> str:
 
 @chart("tuning", order=20)
 def quality_lost(content: TunedRows) -> Iterator[Chart]:
-    """Draw what each candidate loses in accuracy against its time per step, both relative to the exact strategy.
+    """Draw the accuracy (or test loss) that each candidate loses over its time per step.
 
-    The values of a candidate are from the last of its rungs that was judged by the same criterion (test accuracy or
-    test loss) as the final rung.
+    Both are relative to the exact strategy that is the reference. The values of a candidate are from the last of its
+    rungs that used the same criterion (test accuracy or test loss) as the last rung of the study.
     """
     study, styles = content.study, content.styles
     if not study.rungs:

@@ -1,1 +1,1 @@
-"""The pages of studies and other commands: one file each, with its tables and findings."""
+"""Tables, findings and pages of each type of study and of other commands, in one file each."""

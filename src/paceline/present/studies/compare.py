@@ -18,7 +18,10 @@ class ComparePresenter(Presenter):
 
 
 class SeveralPresenter(Presenter):
-    """Makes the page of several runs and studies: a sweep if all rows are points of one grid, else a comparison."""
+    """Makes the page of several runs and studies.
+
+    If all rows are combinations of values of the same settings, it is the page of a sweep, else of a comparison.
+    """
 
     name: ClassVar[str] = "several"
 

@@ -1,4 +1,7 @@
-"""The output of `paceline dataflow`: a convolution cycle by cycle, and the cost of a network on an accelerator chip."""
+"""The output of `paceline dataflow`: a convolution cycle by cycle, or the cost of a network.
+
+Both are simulated on an accelerator with an array of processing elements (PEs).
+"""
 
 from __future__ import annotations
 
@@ -31,10 +34,10 @@ KIND = "Paceline dataflow"
 MAX_PE_COLUMNS = 6  # with more PEs, the table of cycles has a row per event instead of a column per PE
 MIN_COLUMN_WIDTH = 18  # characters; with narrower columns the table has a row per event, too
 MAX_PRINTED_EVENTS = 500_000  # no event of a larger simulation is printed
-MAX_ROWS = 24  # of a printed matrix or of the table of PEs
+MAX_ROWS = 24  # rows of a printed matrix or of the table of PEs
 MAX_OUTPUTS = 2  # printed matrices
-MAX_PRODUCTS = 100_000  # per PE and pass; above, other models are not compared: pipelined simulates each product
-MAX_CHART_CYCLES = 10_000_000  # a chart of more needs several hundred megabytes
+MAX_PRODUCTS = 100_000  # of a PE per pass; with more, cycles under the other timing models take too long to compute
+MAX_CHART_CYCLES = 10_000_000  # a chart of more cycles needs several hundred megabytes of memory
 LEVELS = {"registers": "register_file", "neighbours": "neighbour", "buffer": "buffer", "DRAM": "dram"}
 
 
@@ -88,7 +91,7 @@ def show_conv(console: Console, simulation: Simulation, *, num_cycles: int) -> N
 
 
 def _other_models(simulation: Simulation) -> str:
-    """Return a sentence with the number of cycles of the same convolution under the other timing models."""
+    """Return a line with the cycles of the same convolution under the other timing models."""
     plan = simulation.plan
     others = {
         model: Simulation.of(simulation.operands, replace(plan.timing, model=model), plan.array).cycles
@@ -99,9 +102,9 @@ def _other_models(simulation: Simulation) -> str:
 
 
 def _pe_table(simulation: Simulation) -> Table[PEContents]:
-    """Return a table of the PEs in the first pass.
+    """Return a table of the PEs in the first pass (the work until filters are loaded again).
 
-    It says which filter row and input row a PE holds, and for which output row it computes partial sums.
+    The columns are the filter row and the input row that a PE holds, and the output row of its partial sums.
     """
     is_serial = simulation.plan.is_serial
     first = next(simulation.plan.passes())
@@ -132,7 +135,7 @@ def _pe_table(simulation: Simulation) -> Table[PEContents]:
 
 
 def _lanes(lanes: list[list[Any]]) -> str:
-    """Return the values of each channel as text. Channels and values beyond the first few are left out."""
+    """Format the values of each channel. Only the first few channels and values are shown."""
     text = " | ".join(
         " ".join(number_text(value) for value in lane[:12]) + (" ..." if len(lane) > 12 else "") for lane in lanes[:3]
     )
@@ -362,9 +365,9 @@ def _readable(value: float, decimals: int) -> str:
 
 
 def _zero_findings(result: NetworkCost) -> list[Finding]:
-    """Return findings on the energy and the DRAM traffic that zeros save.
+    """Return findings on the energy and the DRAM traffic that zeros in tensors save.
 
-    If zeros were not counted in real activations, return none.
+    If zeros were not counted on test images in every layer, return none.
     """
     if not all(row.is_counted for row in result.layers):
         return []

@@ -15,7 +15,7 @@ from paceline.present.page_parts import Column, Finding, Page, PageSection, Pres
 from paceline.present.pages import PageContent
 from paceline.results.study import OurRow, Proof, PublishedRow, PublishedTable, Reproduction, WorkerLoad
 
-# Headings for a terminal, with their units.
+# Short headings with units, for a terminal.
 SHORT = {
     "iteration_s": "s/step",
     "speedup": "speed-up",
@@ -37,7 +37,7 @@ SHORT = {
     "train_accuracy_by_rank": "train by rank",
     "test_accuracy_by_rank": "test by rank",
 }
-# A narrow terminal leaves out the columns with the lowest number first, and never those without a number.
+# A narrow terminal leaves out the column with the lowest number first. Columns that are not listed are always shown.
 IMPORTANCE = {
     "train_accuracy_by_rank": 45,
     "messages_per_step": 12,
@@ -75,9 +75,9 @@ class ReproducePresenter(Presenter):
 
 
 def experiment_findings(study: Reproduction) -> list[Finding]:
-    """Return findings that say whether all replicas were equal.
+    """Return findings: the title of the experiment, whether replicas were equal, and cautions.
 
-    Cautions name conditions under which measurements differ from the published numbers.
+    The cautions are about conditions that differ from those of the published numbers.
     """
     text = f"{study.title}. Published figures, measured by others, are in separate tables."
     found = [Finding(text, "Experiment", "headline", Visibility.HTML | Visibility.MARKDOWN)]
@@ -100,7 +100,7 @@ def proof_finding(one: Proof) -> Finding:
 def experiment_tables(study: Reproduction) -> list[Table[Any]]:
     """Return the tables for a terminal, Markdown and a notebook.
 
-    They are the measured numbers, each published table, and the resources that workers used.
+    These are a table of measured numbers, each published table, and a table of the resources that workers used.
     """
     if not study.ours:
         return []
@@ -165,7 +165,7 @@ def _quantity_column(study: Reproduction, name: str, text: Any) -> Column[Any]:
 def _published_text_table(study: Reproduction, table: PublishedTable) -> Table[PublishedRow]:
     """Return a published table for a terminal, Markdown and a notebook.
 
-    It has the rows that were also measured here, or all rows if none was.
+    Only rows that were also measured here are in the table. If there are none, all published rows are.
     """
     keys = {row.key for row in study.ours}
     measured = [row for row in table.rows if row.ours in keys]
@@ -204,7 +204,7 @@ def _published_column(study: Reproduction, name: str) -> Column[PublishedRow]:
 
 @dataclass(frozen=True)
 class Load:
-    """A row of the table of resources: what one worker used in one measured row of the experiment."""
+    """The resources that one worker used in the row `key` of the experiment."""
 
     key: str
     load: WorkerLoad

@@ -19,7 +19,7 @@ from paceline.results import RunResult
 from paceline.runs import run_folders
 from paceline.worker_files import worker_files, worker_lines
 
-MAX_STALENESS_VALUES = 8  # values of the staleness that are listed
+MAX_STALENESS_VALUES = 8  # further values of the staleness are not listed
 _PARTS = ("compute", "communication", "overlap", "waiting", "data", "rest")
 
 
@@ -42,7 +42,7 @@ class RunPresenter(Presenter):
 
 
 def run_facts(run: RunResult) -> list[Fact]:
-    """Return the facts that a terminal lists below the table of workers: times, throughput, accuracy, replicas."""
+    """Return the facts that a terminal lists below the table of workers, such as throughput."""
     iteration, final = run.iteration_s, run.final
     facts = [
         (
@@ -145,7 +145,7 @@ def _progress_columns(*, is_run: bool) -> list[Column[WorkerProgress]]:
 
 
 def _progress_of(folder: Path, rank: int, file: Path) -> list[WorkerProgress]:
-    """Read from a worker's file what it recorded. Return an empty list if it finished no step."""
+    """Return a list with the summary of a worker's file, or an empty list if the file has no steps."""
     times: list[float] = []
     loss: float | None = None
     for line in worker_lines(file):

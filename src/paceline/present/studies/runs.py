@@ -76,7 +76,10 @@ def _status(one: Listed) -> str:
 
 
 def diff_page(diff: Diff, recipes: Mapping[str, Json] | None = None) -> Page:
-    """Return a page that compares results B with results A: times, accuracy, loss, bytes, recipe and machine."""
+    """Return a page that compares results A and B: times, accuracy, loss, bytes, recipe, machine.
+
+    `recipes` has the recipe values of A and of B, for cautions about injected faults and profiled steps.
+    """
     tables: list[Table[Any]] = [_times(diff.rows), _outcomes(diff.rows)]
     if any(row.split for row in diff.rows):
         tables.append(_splits(diff.rows))

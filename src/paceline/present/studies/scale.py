@@ -1,7 +1,4 @@
-"""The page of a scaling study.
-
-It compares each strategy on each number of workers with one worker, and says up to how many workers throughput grows.
-"""
+"""The page of a scaling study, which compares strategies on 2, 4, ... workers with one worker."""
 
 from __future__ import annotations
 
@@ -69,7 +66,7 @@ def _key(rows: Sequence[Row]) -> tuple[list[str], list[KeyEntry]]:
 def _facts(study: ScaleResult, material: PageContent) -> list[Facts]:
     """Return facts about the training.
 
-    Instead of the global batch, they name for each scaling mode the batch that stays constant.
+    The fact "Global batch" is replaced by a fact for each scaling mode, with the batch that stays constant.
     """
     recipe = material.recipe
     if recipe is None:
@@ -81,7 +78,7 @@ def _facts(study: ScaleResult, material: PageContent) -> list[Facts]:
 
 
 def tiles(rows: Sequence[Row]) -> list[Tile]:
-    """Return tiles with the main numbers of the strategy and number of workers with the highest throughput."""
+    """Return tiles for the row with the highest throughput in the first scaling mode."""
     mode = modes_of(rows)[0]
     best = best_point([row for row in rows if row.point and row.point["mode"] == mode])
     scaling, where = scaling_of(best), f"{best.label} on {counted(best.workers, 'worker')}, {mode}"
@@ -96,7 +93,7 @@ def tiles(rows: Sequence[Row]) -> list[Tile]:
 
 
 def _table(study: ScaleResult, mode: str, labels: Sequence[str]) -> Table[Row]:
-    """Return a table of one scaling mode: one worker first, then each strategy from few to many workers."""
+    """Return the table of one scaling mode: one worker, then each strategy from few to many workers."""
     rows = study.results
     reference = reference_of(rows, mode)
     lines = rows_by_strategy(rows, mode).values()

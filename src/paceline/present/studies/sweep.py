@@ -1,4 +1,8 @@
-"""The page of a sweep: a table of all points, the fastest and most accurate ones, and the effect of larger batches."""
+"""The page of a sweep, which trains with every combination of some settings.
+
+It has a table of all combinations (points), the fastest and most accurate points, and the effect of larger batches. A
+remedy is a change of the optimiser settings that makes a large batch learn better.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,7 @@ class SweepPresenter(Presenter):
 
 
 def sweep_page(material: PageContent, *, repeats: int, failures: Sequence[Finding] = ()) -> Page:
-    """Return the page of a sweep, whose rows are the points of one grid of recipe values."""
+    """Return the page of a sweep. Its rows are combinations of values of the same recipe keys."""
     rows = material.rows
     keys = list(rows[0].point or {})
     varied = Finding(
@@ -64,7 +68,7 @@ def sweep_page(material: PageContent, *, repeats: int, failures: Sequence[Findin
 
 
 def is_sweep(rows: Sequence[Row]) -> bool:
-    """Return whether all rows are different points of one grid of recipe values."""
+    """Return whether all rows are from sweeps, and differ in the values of the same recipe keys."""
     points = [row for row in rows if row.remedy is not None and row.point]
     keys = {tuple(row.point or {}) for row in points}
     places = {(row.remedy, *map(value_text, (row.point or {}).values())) for row in points}
@@ -103,9 +107,10 @@ def _extremes(rows: Sequence[Row]) -> list[str]:
 
 
 def _batches(rows: Sequence[Row]) -> list[str]:
-    """Return sentences that compare throughput and accuracy of the largest batch with those of the smallest.
+    """Return sentences on the effect of the largest batch on throughput and accuracy.
 
-    If remedies were tried, a sentence names the best one at the largest batch.
+    The largest batch is compared with the smallest. If remedies were tried, another sentence names the best remedy at
+    the largest batch. If the sweep did not vary the batch size alone, or an accuracy is unknown, return none.
     """
     keys = set(rows[0].point or {})
     if len(keys) != 1 or not keys <= BATCH_KEYS or any(row.final.test_accuracy is None for row in rows):
@@ -115,7 +120,7 @@ def _batches(rows: Sequence[Row]) -> list[str]:
         return []
     small, large = plain[0], plain[-1]
     gain = large.samples_per_s / small.samples_per_s
-    # Runs of a fixed number of steps see more samples with a larger batch; runs of epochs see equally many.
+    # With a fixed number of steps, a larger batch sees more samples; with a fixed number of epochs, equally many.
     has_equal_steps = small.steps == large.steps and small.batch_size != large.batch_size
     unit = "steps" if has_equal_steps else "epochs"
     texts = [

@@ -1,4 +1,8 @@
-"""The page of `paceline tune`: all candidates with their times in every rung, and the best strategy."""
+"""The page of `paceline tune`: the best strategy, and the times of all strategies that were tried.
+
+The strategies that a tuning tries are called candidates. They run in rounds of increasing length, called rungs, and
+each rung eliminates the candidates that are slow or too inaccurate.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +48,7 @@ class TunePresenter(Presenter):
 
 
 def tuning_findings(study: TuneResult, folder: str) -> list[Finding]:
-    """Return findings: the best strategy, the command and code that use it, and candidates that were left out."""
+    """Return findings: the best strategy, how to use it, and candidates that were not tried."""
     left_out = [
         Finding(f"Left out before the start: {_labels_of(study, reason)}: {reason}.", "Tuning", "detail")
         for reason in dict.fromkeys(study.left_out.values())
@@ -67,7 +71,7 @@ def tuning_findings(study: TuneResult, folder: str) -> list[Finding]:
 
 
 def rung_words(rung: RungResult) -> str:
-    """Describe the result of a rung in one line: its criterion, and how many candidates passed."""
+    """Describe a rung in one line: its steps, its criterion, and how many candidates it eliminated."""
     counts = {end: sum(row.end == end for row in rung.rows) for end in ("slower", "less accurate", "failed")}
     eliminated = ", ".join(f"{count} {end}" for end, count in counts.items() if count) or "none eliminated"
     passed = len(rung.rows) - sum(counts.values())
@@ -79,7 +83,7 @@ def rung_words(rung: RungResult) -> str:
 
 
 def lost_words(best: Best) -> str:
-    """Say how much accuracy the best strategy loses against the exact reference, with the confidence interval."""
+    """Say how much accuracy (or test loss) the best strategy loses or gains against the reference."""
     if best.guarantee == "EXACT":
         return "it is exact, so nothing is lost"
     unit = "points of test accuracy" if best.judged_by == "accuracy" else "% of test loss"
@@ -179,7 +183,7 @@ def _elimination_reason(row: Candidate, *, is_last: bool) -> str:
     """Return the text of the column "End": why a candidate was eliminated, or that it passed."""
     if row.end == "failed":
         return f"failed: {row.reason}"
-    if row.end == "kept":  # in the last rung: as fast as the best strategy, which has a stronger guarantee
+    if row.end == "kept":  # in the last rung: the fastest, which ties with the best, whose guarantee is stronger
         return "no difference" if is_last else "passed"
     return "exact" if row.end == "reference" else row.end
 
