@@ -19,7 +19,7 @@ from paceline.study.run_results import interval_of
 FINALISTS = 4  # candidates in the last rung, besides the reference
 EARLY_ROUNDS = 2  # most repeats in the rungs before the last
 CHANCE_ERRORS = 3.0  # standard errors by which an accuracy must exceed that of random guessing to be meaningful
-TIE = 1.05  # a candidate ties with the fastest if their times differ by less than this factor and not significantly
+TIE = 1.05  # a candidate ties with the fastest if it takes at most this times as long, and not significantly longer
 STRENGTH = ("EXACT", "LOSSY", "PERIODIC", "PARTIAL", "STALE", "NONE")  # guarantees, strongest first
 
 
@@ -100,7 +100,7 @@ def judge_rung(
     margins: Margins,
     guessing: Guessing,
 ) -> RungResult:
-    """Return the table of a rung (round): every candidate's time, accuracy, loss of accuracy, and outcome."""
+    """Return the table of a rung (round): every candidate's time, accuracy, gap to the reference, and outcome."""
     exact = measured[reference]
     judged_by = _judged_by(exact, guessing)
     margin = (margins.points if judged_by == "accuracy" else margins.loss_percent) * rung.leniency

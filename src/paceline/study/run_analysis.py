@@ -1,4 +1,7 @@
-"""Analysis of one run: training curve, cost of the target accuracy, parts of the step time, stragglers, trace."""
+"""Analysis of one run: training curve, cost of reaching a target accuracy, split of the step time, stragglers, trace.
+
+All functions take the workers' reports or the files that the workers wrote.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,14 @@ CURVE_POINTS = 400
 
 @dataclass(frozen=True, kw_only=True)
 class RunAnalysis:
-    """What the files of a run's workers show, and the bytes sent from each worker to each other."""
+    """Analysis of the files that a run's workers wrote, and the bytes sent between each pair of workers, if known."""
 
     files: Analysis = field(default_factory=Analysis)
     links: list[Link] | None = None
 
 
 def analyse_run(recipe: Recipe, workers: Sequence[WorkerReport], folder: Path | None) -> RunAnalysis:
-    """Analyse the files that the workers wrote, and collect the bytes per link from the workers' reports."""
+    """Analyse the files that the workers wrote, if there are any. Collect the bytes between workers from `workers`."""
     analysis = Analysis()
     if folder is not None and (folder / "workers").is_dir():
         first, last = timed_steps(recipe, len(workers[0].iteration_s))
@@ -41,7 +44,7 @@ def analyse_run(recipe: Recipe, workers: Sequence[WorkerReport], folder: Path | 
 
 
 def timed_steps(recipe: Recipe, num_steps: int) -> tuple[int, int]:
-    """Return the first and the last timed step.
+    """Return the numbers of the first and the last timed step, counted from 0.
 
     The steps of the warm-up are timed only if no other step would be left.
     """
@@ -53,7 +56,8 @@ def timed_steps(recipe: Recipe, num_steps: int) -> tuple[int, int]:
 def stragglers_of_most_repeats(repeats: Sequence[RunResult]) -> list[Straggler] | None:
     """Return the workers that were stragglers in the same phase in more than half of the repeats.
 
-    Their delays are medians over these repeats. Return None if stragglers could not be determined in any repeat.
+    Repeats in which stragglers could not be determined do not count. If none is left, return None. The delays are
+    medians over the repeats in which the worker was a straggler.
     """
     measured = [repeat.stragglers for repeat in repeats if repeat.stragglers is not None]
     if not measured:
@@ -101,8 +105,8 @@ def trace_run(path: Path, *, target: Path | None = None, steps: StepRange | None
 def training_curve(workers: Sequence[WorkerReport]) -> Curve:
     """Return loss, accuracy, time and bytes over steps, for all workers together.
 
-    Long runs are thinned to CURVE_POINTS points for charts. Asynchronous workers may have different numbers of steps.
-    Each worker contributes to its own steps only.
+    In long runs, each point is a mean over several steps, so that charts have at most CURVE_POINTS points. Asynchronous
+    workers may have different numbers of steps. The last points are then means over fewer workers.
     """
     num_steps = max(len(worker.loss) for worker in workers)
     stride = max(-(-num_steps // CURVE_POINTS), 1)
@@ -140,10 +144,7 @@ def _loss_sum(workers: Sequence[WorkerReport], first: int, end: int) -> float:
 
 
 def total_sent_bytes(workers: Sequence[WorkerReport], step: int) -> int | None:
-    """Return how many bytes all workers together have sent by the end of a step.
-
-    Return None if bytes were not counted.
-    """
+    """Return how many bytes all workers together sent in the first `step` steps, or None if bytes were not counted."""
     total = 0
     for worker in workers:
         if worker.step_sent_bytes is None:
@@ -169,7 +170,8 @@ def cost_of_target(accuracy: float | None, workers: Sequence[WorkerReport]) -> T
     if reached is None:
         return Target(accuracy=accuracy, reached=False, best=max((score for _, score in scored), default=None))
     if len({len(worker.loss) for worker in workers}) > 1:
-        # Asynchronous workers reach the same step at different times, but all stop at about the same time.
+        # Asynchronous workers reach the same step at different times, so bytes up to that step are no common cost. All
+        # workers stop soon after the target is reached, so the bytes of the whole run are counted.
         reached = changed(reached, sent_bytes=total_sent_bytes(workers, max(len(worker.loss) for worker in workers)))
     return Target(
         accuracy=accuracy,
@@ -184,8 +186,8 @@ def cost_of_target(accuracy: float | None, workers: Sequence[WorkerReport]) -> T
 def combine_targets(targets: Sequence[Target | None]) -> Target | None:
     """Combine the costs of reaching the target accuracy over all repeats.
 
-    If every repeat reached it, the costs are medians. Otherwise the result has the best accuracy of the repeats that
-    did not reach it. Return None if a repeat has no target.
+    If every repeat reached the target, the costs are medians. Otherwise the result has the best accuracy of the repeats
+    that did not reach the target. Return None if a repeat has no target.
     """
     known = [target for target in targets if target is not None]
     if not known or len(known) < len(targets):
@@ -200,7 +202,7 @@ def combine_targets(targets: Sequence[Target | None]) -> Target | None:
     if not combined.reached:
         best = [target.best for target in known if not target.reached and target.best is not None]
         return changed(combined, best=max(best, default=None))
-    return changed(  # steps, epochs and bytes are lower medians, which are values of a repeat
+    return changed(  # steps, epochs and bytes are lower medians, so that each is a value of some repeat
         combined,
         step=summarise_if_complete(statistics.median_low, [target.step for target in reached]),
         epoch=summarise_if_complete(statistics.median_low, [target.epoch for target in reached]),

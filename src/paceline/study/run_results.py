@@ -35,7 +35,7 @@ from paceline.study.run_analysis import (
 def run_result(
     recipe: Recipe, entry: Entry, workers: Sequence[WorkerReport], total_s: float, analysis: RunAnalysis | None = None
 ) -> RunResult:
-    """Return the result of one run from its workers' reports. `analysis` has what the workers' files show."""
+    """Return the result of one run from its workers' reports and, if passed, the analysis of the workers' files."""
     train = recipe.train
     analysis = analysis or RunAnalysis()
 
@@ -87,7 +87,10 @@ def run_result(
 
 
 def combine(repeats: Sequence[RunResult]) -> Row:
-    """Combine the repeats of one strategy to a row with medians and a confidence interval of the iteration time."""
+    """Combine the repeats of one strategy to a row with median times and a confidence interval.
+
+    Fields that cannot be combined come from the repeat with the median iteration time.
+    """
     middle = sorted(repeats, key=lambda repeat: repeat.iteration_s.mean)[(len(repeats) - 1) // 2]
     means = [repeat.iteration_s.mean for repeat in repeats]
 
@@ -114,9 +117,9 @@ def combine(repeats: Sequence[RunResult]) -> Row:
 def compare_rows(rows: Sequence[Row]) -> list[Row]:
     """Compare every row with the fastest strategy, with one worker, and with workers that never synchronise.
 
-    Ratios are those of the displayed times. Intervals and verdicts come from paired repeats. With workers that never
-    synchronise, the time of the slowest is the limit, because a strategy that synchronises in every step waits for the
-    slowest worker.
+    Ratios with the fastest strategy and with one worker are computed from the times in the table. Intervals and
+    verdicts come from paired repeats. The time of the slowest worker without synchronisation is the limit that no
+    strategy can beat, because a strategy that synchronises in every step waits for the slowest worker.
     """
     if not rows:
         return []
@@ -163,11 +166,11 @@ def _compare_row(row: Row, fastest: Row, one_worker: Row | None, limit: Row | No
 
 
 def fastest_of(rows: Sequence[Row]) -> Row:
-    """Return the row of the fastest strategy. The baselines only count if there is no other row.
+    """Return the row of the fastest strategy. Baselines are considered only if there is no other row.
 
     The baselines are one worker, and workers that never synchronise. Exact and lossy strategies take precedence over
     the others, whose replicas differ during training. Rows that a study judged not accurate enough (`is_within`) are
-    left out.
+    treated like baselines.
     """
     several = [row for row in rows if row.workers > 1 and row.guarantee != "NONE" and row.is_within is not False]
     rivals = [row for row in several if row.guarantee in ("EXACT", "LOSSY")] or several or rows
@@ -179,7 +182,7 @@ def interval_of(ratio: Ratio) -> Interval | None:
 
 
 def _slowest_repeats(row: Row) -> list[float]:
-    """Return, for every repeat that is compared, the mean iteration time of its slowest worker."""
+    """Return, for every repeat that is compared, the mean iteration time of its slowest worker, in seconds."""
     means = row.iteration_mean_s_repeats
     return (row.slowest_mean_s_repeats or means)[
         : len(means)
@@ -195,9 +198,9 @@ def _verdict(is_different: bool | None, ratio: float) -> str:
 
 
 def _median_summary(summaries: Sequence[TimeSummary]) -> TimeSummary:
-    """Return the medians over repeats of the mean time and its percentiles.
+    """Return the medians over repeats of the mean, p50, p90 and p95 of the iteration time.
 
-    A percentile that a repeat lacks is None, because the first versions stored fewer percentiles.
+    p90 is None if a repeat lacks it, because the first versions did not store p90.
     """
     return TimeSummary(
         mean=statistics.median(one.mean for one in summaries),
@@ -208,7 +211,7 @@ def _median_summary(summaries: Sequence[TimeSummary]) -> TimeSummary:
 
 
 def _final(workers: Sequence[WorkerReport]) -> Final:
-    """Return loss and accuracy at the end: in training weighted by samples, in the test averaged over replicas."""
+    """Return final losses and accuracies: in training weighted by samples, on the test set averaged over replicas."""
     weights = [sum(worker.num_samples) for worker in workers]
 
     def weighted(values: Sequence[float]) -> float:
@@ -258,7 +261,7 @@ def _merged_staleness(distributions: Sequence[dict[str, dict[str, int]] | None])
 
 
 def _epoch_times(workers: Sequence[WorkerReport]) -> tuple[float | None, float | None]:
-    """Return the mean seconds per epoch, with and without loading data.
+    """Return the slowest worker's mean seconds per epoch, with and without the time to load data.
 
     Both are None if no epoch was completed.
     """

@@ -1,4 +1,8 @@
-"""The scale study: run strategies with increasing numbers of workers, and compare them with one worker."""
+"""The scale study (`paceline scale`): run strategies with several numbers of workers, and compare them with one worker.
+
+A point is one strategy with one number of workers in one mode. Strong scaling keeps the global batch size for all
+numbers of workers, and weak scaling keeps the batch size per worker.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +42,13 @@ class ScalePoint:
 
     @property
     def work(self) -> Work:
-        """Key of the measurement of this point. Points with equal keys, in both modes, share one measurement."""
+        """Key of the measurement of this point. Points of different modes with equal keys share one measurement."""
         return self.entry.label, self.entry.num_workers, self.recipe.batch_size
 
 
 @dataclass(frozen=True)
 class Job:
-    """One measurement of a scale study, and the points that share it."""
+    """One measurement of a scale study, and the points (in strong or weak scaling) that share the measurement."""
 
     points: tuple[ScalePoint, ...]
 
@@ -82,9 +86,9 @@ def work_key(work: Work) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale(Study):
-    """Study of strategies with several numbers of workers.
+    """Study of strategies with several numbers of workers, in strong scaling, weak scaling or both.
 
-    `refused` lists the points that cannot run, with the reasons.
+    `points` lists the combinations of strategy, number of workers and mode that run, and `refused` those that cannot.
     """
 
     name: ClassVar[str] = "scale"
@@ -114,7 +118,7 @@ class Scale(Study):
         check_not_repeated([of_strategy[0].entry for of_strategy in points_by_strategy])
         references = [_point(make_entry(ONE_WORKER, recipe), recipe, mode) for mode in modes]
         points = (*references, *(point for of_strategy in points_by_strategy for point in of_strategy))
-        # With the most workers, batches are largest and steps fewest. A recipe valid there is valid with fewer workers.
+        # With the most workers, batches are largest and steps fewest. If that is valid, so are fewer workers.
         facts = preflight(recipe, [of_strategy[-1].entry for of_strategy in points_by_strategy])
         return cls(
             recipe=recipe,
@@ -128,7 +132,7 @@ class Scale(Study):
 
     @classmethod
     def from_stored(cls, stored: StudyResult, *, num_hosts: int = 1) -> Scale:
-        del num_hosts  # the stored recipe names its comm
+        del num_hosts  # only needed to choose a comm, which the stored recipe already names
         assert isinstance(stored, ScaleResult)
         recipe = Recipe.from_dict(stored.recipe)
         return cls.prepare(recipe, stored.workers, list(stored.modes), repeats=stored.repeats or 1)
@@ -153,7 +157,10 @@ class Scale(Study):
 
     @property
     def constant_batches(self) -> dict[str, dict[str, int]]:
-        """The batch size that each mode keeps constant, in the form in which the result stores it."""
+        """Batch size that each mode keeps constant, such as `{"strong": {"batch_size": 256}}`.
+
+        Strong scaling keeps the global batch size, and weak scaling the batch size per worker.
+        """
         sizes = {STRONG: {"batch_size": self.recipe.batch_size}, WEAK: {"worker_batch_size": worker_batch(self.recipe)}}
         return {mode: sizes[mode] for mode in self.modes}
 
@@ -167,7 +174,7 @@ class Scale(Study):
     def probe(self, progress: Progress) -> OverheadProbe | None:
         """Request a measurement of the profiling overhead with the largest number of workers.
 
-        Strategies that failed with that number are left out. Return None if all of them failed.
+        Strategies that failed with that number of workers are left out. Return None if all strategies failed.
         """
         largest = [job for job in self.jobs if job.entry.num_workers == self.recipe.workers]
         entries = [job.entry for job in largest if job.cell.key not in progress.failures]
@@ -243,7 +250,7 @@ def parse_mode(text: str) -> tuple[str, ...]:
 def worker_batch(recipe: Recipe) -> int:
     """Return the batch size per worker in weak scaling.
 
-    It is the one in the recipe if set, and otherwise the global batch size over the largest number of workers.
+    The recipe may set this batch size. Otherwise it is the global batch size divided by the largest number of workers.
     """
     return recipe.train.worker_batch_size or recipe.batch_size // recipe.workers
 
@@ -260,7 +267,7 @@ def _check_nodes(recipe: Recipe, numbers: Sequence[int]) -> None:
 def _points_of_strategy(
     text: str, recipe: Recipe, numbers: Sequence[int], modes: Sequence[str], refused: list[Failure]
 ) -> list[ScalePoint]:
-    """Return the points of one strategy that can run. Raise UsageError if there are none.
+    """Return the points of one strategy (numbers of workers and modes) that can run. Raise UsageError if none can.
 
     Points that cannot run are appended to `refused`, with the reasons.
     """

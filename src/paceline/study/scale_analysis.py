@@ -40,7 +40,7 @@ def rows_by_strategy(rows: Sequence[Row], mode: str) -> dict[str, list[Row]]:
 
 
 def add_scaling(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows with `scaling` filled in, and compare strategies that have the same number of workers."""
+    """Return the rows with their scaling, and with comparisons between strategies with equal numbers of workers."""
     scaled: dict[tuple[str, str, int], Row] = {}
     for mode in modes_of(rows):
         reference = reference_of(rows, mode)
@@ -61,9 +61,9 @@ def _point_key(row: Row) -> tuple[str, str, int]:
 
 
 def best_point(rows: Sequence[Row]) -> Row:
-    """Return the row with the highest throughput.
+    """Return the row with the highest throughput among rows with several workers that synchronise.
 
-    Prefer rows with several workers, and of these rows whose workers synchronise.
+    If there is no such row, choose among all rows with several workers, and otherwise among all rows.
     """
     several = [row for row in rows if row.workers > 1]
     rivals = [row for row in several if row.guarantee != "NONE"] or several or rows
@@ -73,9 +73,9 @@ def best_point(rows: Sequence[Row]) -> Row:
 def paying(rows: Sequence[Row]) -> list[ScalingLimit]:
     """Return, for every mode and strategy, the number of workers up to which throughput grows.
 
-    A number of workers pays if its throughput is significantly above that of the next smaller number that pays. One
-    worker always pays. `pays_until` is the largest number that pays. It is None without confidence intervals, that is
-    with a single repeat or without a measurement of one worker.
+    More workers pay if their throughput is significantly higher than that of the best smaller number of workers so far,
+    starting with one worker. `pays_until` is the largest number of workers that pays. It is None if no speed-up has a
+    confidence interval, because there is a single repeat or no measurement of one worker.
     """
     paying_rows = []
     for mode in modes_of(rows):
@@ -107,9 +107,10 @@ def speedup_of(row: Row) -> float | None:
 
 
 def _last_paying(line: Sequence[Row], reference: Row | None) -> tuple[int, Gain | None, Gain | None]:
-    """Return the largest number of workers that pays, and two gains in throughput.
+    """Return the largest number of workers that pays (see `paying`), and two gains in throughput.
 
-    The first gain is that of this number. The second is that of the next larger number, which does not pay.
+    The first gain compares this number with the previous one that pays. The second compares the next larger number,
+    which does not pay, with this one. A gain is None if there is no such number.
     """
     if reference is None:
         return 1, None, None
@@ -124,13 +125,13 @@ def _last_paying(line: Sequence[Row], reference: Row | None) -> tuple[int, Gain 
 
 
 def _scaling(row: Row, reference: Row | None, before: Row | None) -> Scaling:
-    """Compare a row with the one-worker row, and with the row `before`, which has the next fewer workers."""
+    """Compare a row with the one-worker row, and with the row `before`, the next smaller number of workers."""
     scaling = changed(_split_in_seconds(row), gain=_gain(row, before) if before is not None else None)
     if reference is None:
         return scaling
     num_workers, alone_s = _num_workers(row), reference.iteration_s.mean
     speedup, bounds = _throughput(row, reference)
-    share = _work(row) / num_workers  # the reference's steps that one worker does per step
+    share = _work(row) / num_workers  # samples per worker and step, relative to the one-worker row
     pairs = zip(row.iteration_mean_s_repeats, reference.iteration_mean_s_repeats, strict=False)
     differences = interval95([ours - theirs * share for ours, theirs in pairs])
     return changed(

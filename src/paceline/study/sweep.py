@@ -1,4 +1,8 @@
-"""The sweep study: vary some keys of one recipe, and run every point of the resulting grid."""
+"""The sweep study (`paceline sweep`): vary some settings of a recipe, and run all combinations of their values.
+
+A point is one combination of values, with at most one remedy: recipe changes against the loss of accuracy with large
+batches. The axes are the varied settings. See `study/sweep_axes.py`.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +50,7 @@ LONGEST_NAME = 80  # characters of a folder's name
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """One point of a sweep, with its recipe. If it cannot run, `reason` says why and `entry` is None."""
+    """One combination of values and its recipe. If that cannot run, `reason` says why and `entry` is None."""
 
     choice: Changes
     remedy: str
@@ -60,20 +64,20 @@ class SweepPoint:
 
     @property
     def folder_name(self) -> str:
-        """Folder name of this point's run. It is unique to the point, and the same whenever the sweep is run."""
+        """Folder name of this point's run. It is unique within the sweep, and the same whenever the sweep is run."""
         name = file_name_of(self.label.replace(", ", ","))
         digest = hashlib.sha256(self.label.encode()).hexdigest()[:8]
         return f"{name[:LONGEST_NAME]}-{digest}"
 
     @property
     def values(self) -> Point:
-        """The value of every varied key, in the form in which the result stores it."""
+        """Value of every varied recipe key, in the form in which JSON stores it."""
         return {key: stored_value(value) for key, value in self.choice.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep(Study):
-    """Study that runs every point of a grid. Points that cannot run have a reason instead of an entry."""
+    """Study that runs all combinations of the values of several recipe keys, each in its own processes."""
 
     name: ClassVar[str] = "sweep"
     result_type: ClassVar[type[StudyResult]] = SweepResult
@@ -100,10 +104,10 @@ class Sweep(Study):
         repeats: int = 1,
         num_hosts: int = 1,
     ) -> Sweep:
-        """Check every point of the grid, and predict its memory if it runs on the CPUs of this host."""
+        """Check every point (combination of values). Measure footprints to predict the memory on this host's CPUs."""
         points = checked_points(recipe, axes, remedies, num_hosts=num_hosts)
         recipes = [point.recipe for point in points if point.entry is not None]
-        # The memory of this machine says nothing about GPUs or other hosts.
+        # The prediction is about the main memory of this host, so not about GPUs or other hosts.
         is_on_this_host = recipe.device == "cpu" and num_hosts == 1
         footprints, reasons = measure_footprints(recipes) if is_on_this_host else ({}, [])
         return cls(
@@ -140,9 +144,9 @@ class Sweep(Study):
         return self.repeat_cells(cells, self.repeats)
 
     def refusal(self, cell: Cell) -> str:
-        """Return why a point does not fit into the available memory.
+        """Return why a run does not fit into the memory that is available now.
 
-        The text is empty if the point fits, or if its memory was not predicted.
+        Return an empty string if the run fits, or if its memory cannot be predicted.
         """
         footprint = self.footprints.get(footprint_key(cell.recipe))
         if footprint is None:
@@ -167,7 +171,7 @@ class Sweep(Study):
         )
 
     def _rows(self, progress: Progress) -> list[Row]:
-        """Return a row for every measured point.
+        """Return a row for every measured point (combination of values).
 
         The rows are compared with each other only if all points do the same work per step.
         """
@@ -199,9 +203,9 @@ class Sweep(Study):
         return MemoryUse(predicted=predicted, peak_rss_bytes=max(peaks, default=None))
 
     def _failures(self, progress: Progress) -> list[Failure]:
-        """Return the points that did not run, and those that failed.
+        """Return the points (combinations of values) that were refused, and those that failed while running.
 
-        A point does not run if its recipe is not valid or if it does not fit into memory.
+        A point is refused if its recipe is not valid or if it does not fit into memory.
         """
         failures = []
         for point in self.points:
@@ -222,10 +226,9 @@ class Sweep(Study):
 def make_points(
     recipe: Recipe, axes: Sequence[SweepAxis], remedies: Sequence[Remedy] = (), *, num_hosts: int = 1
 ) -> list[SweepPoint]:
-    """Return every point of the grid. The last axis varies fastest.
+    """Return all points (combinations of values). The last axis (varied key) varies fastest.
 
-    Raises UsageError if a value is not valid at any point. If it is valid only together with some values of other keys,
-    the points where it is not have a reason.
+    Points that are not valid have a reason. Raises UsageError if no point with some value or some remedy is valid.
     """
     if not axes:
         raise UsageError("a sweep needs a key to vary; add --vary KEY=V1,V2,..., such as --vary batch-size=32,128,512")
@@ -262,7 +265,7 @@ def _make_point(recipe: Recipe, choice: Changes, remedy: Remedy, num_hosts: int)
 def checked_points(
     recipe: Recipe, axes: Sequence[SweepAxis], remedies: Sequence[Remedy], *, num_hosts: int = 1
 ) -> list[SweepPoint]:
-    """Return every point of the grid, with a reason if it cannot run. Raise UsageError if none can."""
+    """Return all points (combinations of values), with a reason if one cannot run. Raise UsageError if none can."""
     points = []
     host = functools.cache(examine)  # called only if a point has emulated nodes
     for point in make_points(recipe, axes, remedies, num_hosts=num_hosts):

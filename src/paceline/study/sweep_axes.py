@@ -1,4 +1,8 @@
-"""Axes and remedies of a sweep: parse `--vary KEY=V1,V2,...` and `--remedy`, and apply them to a recipe."""
+"""Axes and remedies of `paceline sweep`: parse `--vary KEY=V1,V2,...` and `--remedy`, and apply them to a recipe.
+
+An axis is a recipe key with the values that the sweep gives it. A remedy is a named set of recipe changes against the
+loss of accuracy with large batches.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ NOT_VARIED = {
     "strategies": "a sweep runs one strategy per point; vary strategy, or use paceline compare",
 }
 BATCH_KEYS = {"train.batch_size", "train.worker_batch_size"}
-# Iteration times of points that differ in one of these cannot be compared.
+# Iteration times of runs that differ in one of these recipe keys cannot be compared.
 WORK = ("model.name", "data.name", "data.image_size")
 NOTHING = "none"
 
@@ -56,7 +60,7 @@ class SweepAxis:
     values: tuple[Any, ...]
 
     def values_of(self) -> AxisValues:
-        """Return the axis in the form in which the result of the sweep stores it."""
+        """Return the key and its values in the form in which the result of the sweep stores them."""
         return AxisValues(key=self.key, values=[stored_value(value) for value in self.values])
 
 
@@ -92,10 +96,10 @@ def _parse_axis(word: str) -> SweepAxis:
 
 
 def resolve_key(name: str) -> str:
-    """Return the recipe key that a name stands for.
+    """Return the recipe key that the user means.
 
-    The name is the key itself (`train.batch_size`), an option (`batch-size`), or `strategy.OPTION`, which is returned
-    as it is.
+    `name` is a recipe key (`train.batch_size`), a command-line option (`batch-size`), or an option of the strategy
+    (`strategy.OPTION`), which is returned with underscores but otherwise unchanged.
     """
     normalized = name.strip().removeprefix("--").replace("-", "_")
     if normalized.startswith(STRATEGY_OPTION):
@@ -110,9 +114,9 @@ def resolve_key(name: str) -> str:
 
 
 def _keys_by_name() -> dict[str, str]:
-    """Return the recipe key for every name of a key or option.
+    """Return the recipe keys by all names that a user may write: the key itself, or its command-line option.
 
-    If a name is that of a key and of another key's option, it stands for the key.
+    If one key's name equals another key's option, the name means the first key.
     """
     options = {}
     for key, item in recipe_keys():
@@ -174,7 +178,7 @@ def choice_label(choice: Mapping[str, Any]) -> str:
 def short_key(key: str, among: Mapping[str, Any]) -> str:
     """Return a key without its section, such as `lr` for `optimizer.lr`. `model.name` becomes `model`.
 
-    The section stays if another key in `among` has the same name.
+    Return the whole key if another key in `among` has the same name in another section.
     """
     section, _, name = key.rpartition(".")
     if name == "name" and section:
@@ -210,7 +214,10 @@ class Remedy:
     changes: Mapping[str, Any] = field(default_factory=dict)
 
     def apply(self, recipe: Recipe) -> Recipe:
-        """Return the recipe with the changes. The learning rate warms up for at most half of the epochs."""
+        """Return the recipe with this remedy's changes.
+
+        If the recipe sets a number of epochs, the warm-up of the learning rate is limited to half of that number.
+        """
         changes = dict(self.changes)
         epochs = recipe.train.epochs
         if epochs is not None and "schedule.warmup" in changes:

@@ -1,4 +1,7 @@
-"""The tune study: find the fastest strategy, bucket size, period and codec that lose little accuracy."""
+"""The tune study (`paceline tune`): find the fastest candidate that loses little accuracy.
+
+A candidate is a strategy with a bucket size, a synchronisation period and a codec.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,7 @@ class Tune(Study):
 
     @classmethod
     def from_stored(cls, stored: StudyResult, *, num_hosts: int = 1) -> Tune:
-        del num_hosts  # the stored recipe names its comm
+        del num_hosts  # only needed to choose a comm, which the stored recipe already names
         assert isinstance(stored, TuneResult)
         if stored.request is None:
             raise UsageError(
@@ -175,14 +178,14 @@ class Tune(Study):
         return tables
 
     def _remaining(self, tables: Sequence[RungResult]) -> list[Entry]:
-        """Return the candidates that passed every complete rung (round)."""
+        """Return the candidates that run in the next rung (round). `tables` are those of the complete rungs."""
         if not tables:
             return list(self.candidates.entries)
         passed = survivors(tables[-1])
         return [entry for entry in self.candidates.entries if entry.label in passed]
 
     def _rows(self, tables: Sequence[RungResult], progress: Progress) -> list[Row]:
-        """Return the compared rows of the last rung (round) that has results."""
+        """Return the candidates of the last rung (round) that has results as rows, compared with each other."""
         labels = [entry.label for entry in self.candidates.entries]
         keys_by_rung = [[_cell_key(rung, label) for label in labels] for rung in reversed(self.rungs)]
         keys = next((keys for keys in keys_by_rung if any(map(progress.results_of, keys))), [])
@@ -208,9 +211,9 @@ class Tune(Study):
 
 
 def rung_recipe(recipe: Recipe, rung: Rung, *, is_last: bool) -> Recipe:
-    """Return the recipe that a rung (round) runs.
+    """Return the recipe for the runs of a rung (round), which has the rung's number of steps.
 
-    Only the last rung needs all measurements, so earlier rungs skip some of them.
+    Models are evaluated only at the end. Rungs before the last do not profile steps or sample resources.
     """
     changes: Changes = {"train.eval_every": 0, "train.checkpoint_every": 0, "train.log_every": 0}
     changes |= {"measure.target_accuracy": None, "measure.profile": "", "train.iterations": rung.steps}

@@ -37,15 +37,15 @@ OPTIMIZERS: dict[str, Json] = {
     "sgd": {"optimizer.name": "sgd", "optimizer.lr": 0.05, "optimizer.momentum": 0.9},
     "adam": {"optimizer.name": "adam", "optimizer.lr": 0.002},
 }
-# 17 samples in batches of 7: shards of 7 over 2, 3 and 4 workers are uneven, and the third step has 3 samples,
-# fewer than four workers.
+# With 17 samples in batches of 7, workers get unequal numbers of samples: 7 cannot be divided by 2, 3 or 4. The third
+# step has 3 samples, so one of four workers gets none.
 DATA = {"lenet5": "synthetic:1x28x28x10", "vgg11": "synthetic:3x32x32x10"}
 SAMPLES, BATCH = 17, 7
 
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the certificate: a strategy that trains a model with a number of workers."""
+    """One check, which becomes one row of the printed table: a strategy, a number of workers and a model."""
 
     strategy: str
     world_size: int
@@ -57,7 +57,7 @@ def cases(
 ) -> list[Case]:
     """Return all combinations of strategy, number of workers and model to verify.
 
-    Without `names`, these include every strategy that the comm (communication backend) supports.
+    If `names` is empty, verify every strategy that the comm (communication backend) supports.
     """
     reason = reason_against_comm(comm, num_nodes)
     if reason:
@@ -86,7 +86,7 @@ def num_processes(todo: Sequence[Case]) -> int:
 def verify(
     todo: Sequence[Case], launcher: WorkerPool, *, comm: str = "torch", on_case: Callable[[CertificateRow], None]
 ) -> list[CertificateRow]:
-    """Verify every case and pass its row to `on_case`. Return the rows in the order of the cases."""
+    """Verify every case, and pass the row of each to `on_case`. Return all rows in the order of the cases."""
     groups: dict[tuple[str, int], list[Case]] = {}
     for case in todo:
         groups.setdefault((case.model, case.world_size), []).append(case)
@@ -110,7 +110,8 @@ def _recipe(model: str, world_size: int, optimizer: str) -> Recipe:
 def _write_oracle(folder: Path, model_name: str, world_size: int) -> float:
     """Train the oracle (the same training in one process), and write its parameters after every step to files.
 
-    Return the spread of the first step: the mean norm of the workers' gradients over the norm of their mean.
+    Return the spread of the first step: the mean norm of the workers' gradients, divided by the norm of the mean
+    gradient.
     """
     spreads: list[float] = []
     for optimizer in OPTIMIZERS:

@@ -1,4 +1,4 @@
-"""Worker job of verify and reproduce: train, and inspect the replica after every step."""
+"""Worker job of `paceline verify` and `paceline reproduce`: train, and inspect the replica after every step."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def replica_job(
     has_digests: bool = True,
     has_distances: bool = False,
 ) -> ReplicaReport:
-    """Train, and report after every step which bytes were sent and which were predicted.
+    """Train, and report for every step the bytes that were counted and the bytes that were predicted.
 
-    The report also has digests of the replica and its distance from the mean of all replicas, if requested. `oracle` is
-    the beginning of file names: the replica after a step is compared with the parameters in ORACLE-STEP.safetensors if
-    that file exists, and after `finish` with those in ORACLE-final.safetensors. Digests of a large model take as long
-    as a training step.
+    If requested, the report also has digests of the replica, and its distance from the mean of all replicas. A digest
+    of a large model takes as long as a training step. `oracle` is a prefix of file names: after each step the replica
+    is compared with the parameters in ORACLE-STEP.safetensors, and after `finish` with those in
+    ORACLE-final.safetensors, if these files exist.
     """
     trainer = make_trainer(context, recipe, strategy)
     comm = context.comm
@@ -86,9 +86,10 @@ class _OracleFiles:
         self._start = self._load("start")
 
     def compare(self, name: str, row: ReplicaStep) -> ReplicaStep:
-        """Add the replica's distance from the oracle to `row`, if there is a file for it.
+        """Return `row` with the replica's distance from the oracle, or unchanged if there is no file `name`.
 
-        The distance is relative to the oracle's norm, and also to the oracle's distance from where it started.
+        The distance is given relative to the norm of the oracle's parameters, and relative to how far these have moved
+        since the start.
         """
         expected = self._load(name)
         if not expected:
