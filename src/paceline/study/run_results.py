@@ -89,7 +89,7 @@ def run_result(
 def combine(repeats: Sequence[RunResult]) -> Row:
     """Combine the repeats of one strategy to a row with median times and a confidence interval.
 
-    Fields that cannot be combined come from the repeat with the median iteration time.
+    All fields that are not combined come from the repeat with the median iteration time.
     """
     middle = sorted(repeats, key=lambda repeat: repeat.iteration_s.mean)[(len(repeats) - 1) // 2]
     means = [repeat.iteration_s.mean for repeat in repeats]

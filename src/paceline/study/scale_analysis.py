@@ -73,9 +73,9 @@ def best_point(rows: Sequence[Row]) -> Row:
 def paying(rows: Sequence[Row]) -> list[ScalingLimit]:
     """Return, for every mode and strategy, the number of workers up to which throughput grows.
 
-    More workers pay if their throughput is significantly higher than that of the best smaller number of workers so far,
-    starting with one worker. `pays_until` is the largest number of workers that pays. It is None if no speed-up has a
-    confidence interval, because there is a single repeat or no measurement of one worker.
+    Numbers of workers are examined in increasing order. One worker pays, and a larger number pays if its throughput is
+    significantly higher than that of the previous number that pays. `pays_until` is the largest number that pays. It is
+    None if no speed-up has a confidence interval, because there is a single repeat or no measurement of one worker.
     """
     paying_rows = []
     for mode in modes_of(rows):

@@ -104,10 +104,13 @@ class Sweep(Study):
         repeats: int = 1,
         num_hosts: int = 1,
     ) -> Sweep:
-        """Check every point (combination of values). Measure footprints to predict the memory on this host's CPUs."""
+        """Check every point (combination of values).
+
+        If the runs use only the CPUs of this host, also measure memory footprints, from which peak memory is predicted.
+        """
         points = checked_points(recipe, axes, remedies, num_hosts=num_hosts)
         recipes = [point.recipe for point in points if point.entry is not None]
-        # The prediction is about the main memory of this host, so not about GPUs or other hosts.
+        # Only the main memory of this host is predicted, not the memory of GPUs or other hosts.
         is_on_this_host = recipe.device == "cpu" and num_hosts == 1
         footprints, reasons = measure_footprints(recipes) if is_on_this_host else ({}, [])
         return cls(

@@ -1,4 +1,4 @@
-"""ONNX export: write an fp32 and an int8 file, and measure accuracy, size and latency in ONNX Runtime."""
+"""ONNX export of a quantization: write fp32 and int8 files, and measure their accuracy, size and latency."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ WARMUP, ROUNDS = 5, 40
 def deploy(
     evaluator: Evaluator, model: nn.Module, graph: Graph, integers: Quantized, images: Tensor, folder: Path
 ) -> Deployment:
-    """Write the fp32 and the int8 file, evaluate both on the test set, and measure their latency.
+    """Write the fp32 and the int8 ONNX file, evaluate both on the test set, and measure their latency.
 
-    `graph` is the float model as a graph, and `integers` the int8 model.
+    `graph` is the float model `model` as a graph, `integers` is the int8 model, and `images` are the inputs of the
+    latency measurement. Latencies are also measured for `model` in PyTorch.
     """
     from paceline.quantize.onnx_model import write_onnx
 
@@ -62,7 +63,7 @@ def _batch_of(images: Tensor, size: int) -> Tensor:
 
 @torch.no_grad()
 def measure_times(runners: dict[str, Predict], images: Tensor) -> dict[str, list[float]]:
-    """Measure the seconds that every runner takes per batch.
+    """Return how many seconds every runner (model in PyTorch or ONNX Runtime) takes for the batch, round by round.
 
     The runners take turns in every round, so that noise affects all of them alike.
     """
@@ -82,9 +83,9 @@ def _latency(runner: str, batch: int, values: list[float]) -> Latency:
 
 
 def _speedup(batch: int, times: dict[str, list[float]]) -> RunnerSpeedup:
-    """Return fp32 time / int8 time for batches of one size.
+    """Return fp32 time / int8 time in ONNX Runtime for batches of one size, as a median over rounds.
 
-    The two times of a round form a pair, because noise in a round affects both alike.
+    Each ratio is of two times of the same round, because noise in a round affects both alike.
     """
     ratios = [slow / quick for slow, quick in zip(times[FLOAT_RUNNER], times[INT8_RUNNER], strict=True)]
     return RunnerSpeedup(batch=batch, ratio=statistics.median(ratios), interval95=interval95_of_median(ratios))

@@ -1,4 +1,7 @@
-"""Quantization-aware fine-tuning with any number of workers and any strategy."""
+"""Quantization-aware fine-tuning of a trained model, with any number of workers and any strategy.
+
+A quantization grid maps the values of an activation tensor to 8-bit integers, by a scale, a zero point and limits.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +31,13 @@ from paceline.train.job import serve
 from paceline.train.replicas import mean_state, save_weights
 from paceline.train.trainer import Trainer
 
-GridValues = dict[str, Json]  # quantization grids by tensor name, as plain values that can be sent to workers
+GridValues = dict[str, Json]  # fields of the quantization grids, by tensor name; plain values can be sent to workers
 
 
 def finetune_recipe(recipe: Recipe, *, steps: int, lr: float | None) -> Recipe:
     """Return the recipe of the fine-tuning: `steps` steps at the constant learning rate `lr`.
 
-    If `lr` is None, the learning rate is a tenth of that of `recipe`, with which the model was trained.
+    If `lr` is None, the learning rate is a tenth of the one in `recipe`, with which the model was trained.
     """
     changes: Json = {"train.iterations": steps, "train.log_every": 0, "train.eval_every": 0}
     changes |= {"schedule.name": "constant", "schedule.warmup": 0.0, "schedule.scale_lr": "none"}
@@ -105,7 +108,10 @@ def finetune_job(
     per_channel: bool,
     checkpoint: str,
 ) -> Json:
-    """Run one worker of the fine-tuning. At the end, rank 0 saves the mean of all replicas to `checkpoint`."""
+    """Run one worker of the fine-tuning, and return its steps, first and last loss, and seconds of training.
+
+    At the end, rank 0 saves the mean of all replicas to `checkpoint`.
+    """
     data, model = _build(recipe, source, grids, per_channel=per_channel)
     trainer = Trainer(recipe, StrategySpec.parse(strategy, recipe.codec).build(), data, context, model)
     history = trainer.run()
@@ -130,7 +136,7 @@ def serve_finetune(
     per_channel: bool,
     checkpoint: str,
 ) -> None:
-    """Run a parameter server of the fine-tuning: it holds the network's parameters, but does not compute gradients."""
+    """Run a parameter server of the fine-tuning, which holds the network's parameters but computes no gradients."""
     del checkpoint
     _, model = _build(recipe, source, grids, per_channel=per_channel)
     serve(context, recipe, StrategySpec.parse(strategy, recipe.codec).build(), model)

@@ -1,4 +1,4 @@
-"""Histograms of weights and activations for the report, with ranges and signal-to-noise ratios."""
+"""Histograms of weights and activations for the report of a quantization, with signal-to-noise ratios."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WEIGHT_BINS, ACTIVATION_BINS = 101, 128
 
 
 def weight_pictures(graph: Graph, *, per_channel: bool) -> list[WeightPicture]:
-    """Return two histograms with equal bins for every layer: of its weights before and after rounding to int8."""
+    """Return two histograms for every layer: its weights before and after rounding to int8, with the same bins."""
     found = []
     for op in graph.layers:
         largest = float(op.weight.abs().max()) or 1.0
@@ -55,7 +55,8 @@ def activation_pictures(
 ) -> list[ActivationPicture]:
     """Return a histogram of every activation tensor.
 
-    Each comes with the ranges that all calibration methods chose, and the signal-to-noise ratio with the chosen method.
+    Each histogram comes with the range of values that every calibration method chose, and with the signal-to-noise
+    ratio in decibels under the `chosen` method.
     """
     rounding = Rounding(per_channel=per_channel, grids=chosen.grids, biases=True)
     noise = activation_noise(graph, Simulated(graph, rounding), images.split(25))

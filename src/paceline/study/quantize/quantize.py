@@ -1,4 +1,4 @@
-"""The quantize study: evaluate every stage of a quantization, write the models, and store the study."""
+"""The quantize study: convert a model to int8 in stages, evaluate every stage, and store the models and results."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from paceline.train.step import build_objective
 
 @dataclass(frozen=True, eq=False)
 class FineTuning:
-    """How to fine-tune: the recipe, the strategy, and a function that starts the workers."""
+    """Settings of quantization-aware fine-tuning: recipe, strategy, and a function that starts the workers."""
 
     recipe: Recipe
     entry: Entry
@@ -107,9 +107,10 @@ def quantize(
     output: Path | None = None,
     tuning: FineTuning | None = None,
 ) -> tuple[Quantization, Path]:
-    """Run every stage of a quantization, and return the study and its folder.
+    """Run every stage of a quantization. Return the stored result and its folder, which is created in `out`.
 
-    The folder is deleted if a stage fails. If `output` is set, the int8 ONNX file is also copied there.
+    The folder is deleted if a stage fails. If `output` is set, the int8 ONNX file is also copied to that path. If
+    `tuning` is set, the model is also fine-tuned.
     """
     graph = trace_model(loaded, request)
     if request.onnx and graph.left_in_float:
@@ -151,7 +152,7 @@ class _QuantizationRun:
         self._evaluator = Evaluator(loaded.data.test, build_objective(loaded.recipe.train.loss), listener)
         self._batches = calibration_batches(loaded.data.train, request.samples, loaded.recipe.seed)
         self._num_samples = min(request.samples, len(loaded.data.train))
-        self._images = torch.cat(list(self._batches()))[:200]  # to measure distances and noise, but not accuracy
+        self._images = torch.cat(list(self._batches()))[:200]  # to compare quantized outputs and tensors with float
 
     def run(self, tuning: FineTuning | None) -> Quantization:
         started, stamp, machine = time.perf_counter(), time.strftime("%Y-%m-%dT%H:%M:%S%z"), environment()
@@ -220,12 +221,12 @@ class _QuantizationRun:
             )
         try:
             model = finetuned_stage(self._evaluator, graph, chosen, per_channel=per_channel)
-        except PacelineError as error:  # the weights are finite, but overflow the integer ranges
+        except PacelineError as error:  # the weights are finite, but too large for integers
             raise divergence_error(str(error), tuning.recipe) from error
         return model, finetuned
 
     def _deploy(self, model: Quantized) -> tuple[Deployment | None, str]:
-        """Export the models to ONNX and measure them.
+        """Export the models to ONNX and measure them. Return the measurements and an empty string.
 
         If an export was not requested or is not possible, return None and the reason.
         """

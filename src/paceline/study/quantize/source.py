@@ -1,4 +1,4 @@
-"""Input of a quantization: its options, and the model, weights and data of a run or checkpoint."""
+"""Input of a quantization: its options, and the trained model and data of a run or checkpoint."""
 
 from __future__ import annotations
 
@@ -127,9 +127,9 @@ def find_source(target: str, runs: Path, changes: Mapping[str, Any]) -> ModelSou
 
 
 def _quantized_run(stored: Stored, source: str, runs: Path) -> Stored:
-    """Return the run whose model a stored quantization converted.
+    """Return the run whose model a stored quantization converted. `source` is the run's name.
 
-    With it, `last` names a trained model even if the last study was a quantization.
+    Thus `paceline quantize last` works again after a quantization, which is then the last stored study.
     """
     try:
         return find(source, runs)
@@ -170,7 +170,10 @@ def _metadata(path: Path) -> dict[str, str]:
 
 
 def load_source(source: ModelSource) -> LoadedModel:
-    """Load a model, its weights and its data. Raise UsageError if the weights do not fit or are not finite."""
+    """Load a model with its trained weights, and its data. Raise UsageError if they cannot be quantized.
+
+    For example, the weights may not fit the model or may not be finite, or the data may have no test samples.
+    """
     recipe = source.recipe
     if recipe.train.batchnorm == "off":
         raise UsageError(

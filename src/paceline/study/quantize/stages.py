@@ -1,4 +1,7 @@
-"""Stages of a quantization, from float to integers only. Each stage is evaluated on the test set."""
+"""Stages of a quantization, each evaluated on the test set: from the float model to integer-only arithmetic.
+
+A quantization grid maps the values of an activation tensor to 8-bit integers, by a scale, a zero point and limits.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ class ModelScore:
     answers: Tensor  # predicted class of every sample, as int64; empty if the model predicts no classes
 
     def agreement(self, other: ModelScore) -> float | None:
-        """Return for which share of the samples two models predict the same class.
+        """Return the fraction of samples for which two models predict the same class.
 
         Return None if one of the models predicts no classes.
         """
@@ -43,7 +46,7 @@ class ModelScore:
 
 
 def float_batch(data: Dataset, indices: Tensor) -> Batch:
-    """Return a batch of a data set, with floating-point inputs converted to float32."""
+    """Return the batch with these sample indices, with floating-point inputs converted to float32."""
     inputs, target = data.batch(indices, 0)
     is_float = isinstance(inputs, Tensor) and inputs.is_floating_point()
     return (inputs.float() if is_float else inputs), target
@@ -85,10 +88,10 @@ def calibration_batches(data: Dataset, num_samples: int, seed: int) -> Callable[
 
 
 def confusion(first: ModelScore, second: ModelScore, num_classes: int) -> list[list[int]]:
-    """Return the confusion matrix of two models' predictions. Rows are the first model's classes.
+    """Return the confusion matrix of two models' predictions: rows are classes of the first, columns of the second.
 
-    A model may have more outputs than the data has classes, and the matrix then has more rows and columns. It is empty
-    if these would be more than MOST_CLASSES, or if the models predict no classes.
+    If a model predicts classes beyond `num_classes`, the matrix has rows and columns for these, too. Return an empty
+    list if there would be more than MOST_CLASSES rows, or if the models predict no classes.
     """
     if not len(first.answers):
         return []
@@ -122,7 +125,7 @@ class Evaluator:
     scores: dict[str, ModelScore] = field(default_factory=dict)
 
     def stage(self, key: str, name: str, predict: Predict, *, calibration: str | None = None) -> ModelScore:
-        """Evaluate a stage, and compare it with the first stage, which is the float model."""
+        """Evaluate a stage, and compare the result with that of the first stage, the float model."""
         started = time.perf_counter()
         result = score(
             predict, self.data, self.objective, lambda done: self.listener.stage_moves(name, done, len(self.data))
@@ -147,7 +150,7 @@ class Evaluator:
 
 
 def weight_stages(evaluator: Evaluator, graph: Graph) -> None:
-    """Evaluate the model with int8 weights: first with one scale per layer, then with one scale per channel."""
+    """Evaluate the model with int8 weights, first with one scale per layer, then with one scale per channel."""
     for key, per_channel in ((PER_TENSOR, False), (PER_CHANNEL, True)):
         model = Simulated(graph, Rounding(per_channel=per_channel))
         evaluator.stage(key, f"weights int8, {key.removeprefix('weights-').replace('-', ' ')}", model)
@@ -196,17 +199,17 @@ def _distance(graph: Graph, model: Simulated, images: Tensor) -> float:
 
 
 def closest_calibration(calibrated: list[Calibrated]) -> Calibrated:
-    """Return the calibration whose outputs on training images are closest to the float model's.
+    """Return the calibration with which outputs on training images are closest to the float model's.
 
-    The choice does not use the test set.
+    The test set is not used for this choice.
     """
     return min(calibrated, key=lambda one: one.distance)
 
 
 def integer_stages(evaluator: Evaluator, graph: Graph, chosen: Calibrated, *, per_channel: bool) -> Quantized:
-    """Evaluate the model with int32 biases, then as an integer-only network, and return the int8 model.
+    """Evaluate the model with int32 biases, then with integer-only arithmetic. Return the int8 model.
 
-    The integer-only network is skipped if an operation has no integer form.
+    The integer-only evaluation is skipped if an operation has no integer form.
     """
     method = chosen.calibration.method
     model = quantize_graph(graph, chosen.grids, per_channel=per_channel)
@@ -218,9 +221,9 @@ def integer_stages(evaluator: Evaluator, graph: Graph, chosen: Calibrated, *, pe
 
 
 def finetuned_stage(evaluator: Evaluator, graph: Graph, chosen: Calibrated, *, per_channel: bool) -> Quantized:
-    """Quantize the fine-tuned network, evaluate it, and return it.
+    """Quantize the fine-tuned network `graph`, evaluate the int8 model, and return it.
 
-    If an operation has no integer form, the network is evaluated with simulated rounding, otherwise with integers only.
+    The evaluation uses integer-only arithmetic, or simulated rounding in float if an operation has no integer form.
     """
     method = chosen.calibration.method
     model = quantize_graph(graph, chosen.grids, per_channel=per_channel)

@@ -1,4 +1,4 @@
-"""The reproduce study: run published experiments, and compare the results with the published numbers."""
+"""The reproduce study (`paceline reproduce`): repeat published experiments, and compare with their numbers."""
 
 from paceline.study.reproduce.experiment import Experiment, ExperimentPlan, Length, experiment_names, load_experiment
 from paceline.study.reproduce.reproduce import Reproduce

@@ -1,4 +1,8 @@
-"""Published experiments: they are read from TOML files, and the runs that repeat them here are planned."""
+"""Read published experiments from TOML files, and plan the runs that repeat them on this machine.
+
+A point is one combination of settings that an experiment varies, such as the number of workers. The strategies of the
+experiment run at every point that does not name its own strategies.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +23,12 @@ from paceline.results.value import Json
 from paceline.study.entries import Entry, make_entries, settle_comm
 from paceline.study.preflight import preflight, reason_against_cluster, without_cluster
 
-Point = Changes  # recipe keys and values that distinguish runs of an experiment; may contain `strategies`
+Point = Changes  # recipe keys and their values; `strategies` replaces the experiment's strategies at this point
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentRow:
-    """One row of a published table. `ours` names the strategy in this package that corresponds to the row."""
+    """One row of a published table. `ours` names the strategy or quantization stage that repeats the row here."""
 
     name: str
     ours: str
@@ -43,7 +47,7 @@ class ExperimentTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Length:
-    """The short or the full form of an experiment, with its data, strategies, repeats and changes to the recipe."""
+    """The short or the full form of an experiment: data, strategies, repeats and changes to the recipe."""
 
     is_whole: bool  # whether training sees as many samples as the published experiment
     data: tuple[str, ...]  # data sets in order of preference; the first available one is used
@@ -63,14 +67,14 @@ class Experiment:
     title: str
     recipe: str
     epoch_samples: int  # training samples per epoch of the published experiment
-    quantities: tuple[str, ...]  # names of the compared quantities; see figures.py
+    quantities: tuple[str, ...]  # keys of the compared quantities in QUANTITIES of figures.py
     short: Length
     full: Length
     published: tuple[ExperimentTable, ...]
     changes: Mapping[str, Any] = field(default_factory=dict)
-    cluster: Mapping[str, Any] = field(default_factory=dict)  # how to emulate nodes, if possible here
+    cluster: Mapping[str, Any] = field(default_factory=dict)  # emulated nodes, used if this machine supports them
     cluster_note: str = ""  # what the emulated nodes are for
-    proof: tuple[str, ...] = ()  # strategies whose replicas are compared after every synchronisation
+    proof: tuple[str, ...] = ()  # strategies that are checked for exactness
     target_accuracy: float | None = None  # accuracy at which training counts as converged
     shows_load: bool = False  # whether to report each worker's resources
     quantizes: bool = False  # whether to quantize the model of the first run, with one row per stage
@@ -123,7 +127,7 @@ SYNTHETIC = "synthetic:"
 
 @dataclass(frozen=True)
 class Part:
-    """The runs of an experiment at one point, such as one number of workers: a recipe and its strategies."""
+    """The runs of an experiment at one point (combination of settings): a recipe, and the strategies to run."""
 
     point: Point
     recipe: Recipe
@@ -211,9 +215,9 @@ def _is_downloaded(published: PublishedDataset, directory: Path) -> bool:
 
 
 def _choose_nodes(experiment: Experiment, recipe: Recipe, *, on_cluster: bool) -> tuple[Recipe, list[str]]:
-    """Return the recipe with the emulated nodes of the experiment if this machine supports them, else without.
+    """Return the recipe with the emulated nodes of the experiment, or without if this machine does not support them.
 
-    Also return a note that says which of the two was chosen.
+    Also return a note about the choice, in a list that is empty if the experiment has no emulated nodes.
     """
     if not experiment.cluster:
         return settle_comm(recipe), []
@@ -228,9 +232,9 @@ def _choose_nodes(experiment: Experiment, recipe: Recipe, *, on_cluster: bool) -
 
 
 def _points_with_gpus(points: tuple[Point, ...], device: str) -> tuple[list[Point], list[str]]:
-    """Return the points at which every worker gets its own GPU, and a note if others were left out.
+    """Return the points at which every worker gets its own GPU, and a note if other points were left out.
 
-    On devices other than cuda, return all points.
+    If `device` is not `cuda`, return all points.
     """
     if device != "cuda":
         return list(points), []
@@ -243,9 +247,9 @@ def _points_with_gpus(points: tuple[Point, ...], device: str) -> tuple[list[Poin
 
 
 def _parts(recipe: Recipe, length: Length, points: list[Point]) -> list[Part]:
-    """Plan the runs of every point.
+    """Plan the runs of every point (combination of settings).
 
-    Model and data are the same at every point, so one preflight check is enough for all of them.
+    Model and data are the same at every point, so one preflight check is enough for all points.
     """
     recipes = [recipe.replace({"strategies": list(length.strategies), **point}) for point in points]
     entries = [make_entries(one.strategies, one) for one in recipes]

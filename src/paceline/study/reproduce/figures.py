@@ -1,4 +1,4 @@
-"""Comparison with published tables: compute the quantities of a table from our runs, and match the rows."""
+"""Comparison of a repeated experiment with its published tables: compute their quantities, and match their rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Repeats = Sequence[RunResult]
 
 @dataclass(frozen=True)
 class FigureInputs:
-    """What the numbers of a row are computed from besides the row's own runs: experiment and other rows."""
+    """The experiment and the runs of all rows, because some quantities of a row compare it with other rows."""
 
     experiment: Experiment
     runs: Mapping[str, Repeats]  # repeats of every row, by key
@@ -39,8 +39,8 @@ class FigureColumn:
     name: str
     unit: str  # s, %, bytes, steps, x (a ratio), or an empty string
     ours: Callable[[str, Repeats, FigureInputs], FigureValue]
-    is_accuracy: bool = False  # if so, it is omitted when accuracies cannot be compared
-    is_per_epoch: bool = False  # if so, it is extrapolated from runs shorter than an epoch
+    is_accuracy: bool = False  # whether to omit the quantity when accuracies cannot be compared
+    is_per_epoch: bool = False  # whether the quantity is extrapolated if a run is shorter than an epoch
 
 
 def _iteration(key: str, repeats: Repeats, inputs: FigureInputs) -> float | None:  # noqa: ARG001
@@ -64,8 +64,8 @@ def _epoch(key: str, repeats: Repeats, inputs: FigureInputs) -> float | None:
 def _one_worker_key(key: str, repeats: Repeats, inputs: FigureInputs) -> str | None:
     """Return the key of the one-worker row with which a row is compared, or None if there is none.
 
-    If batch sizes vary between rows, it is a row with the same batch size per worker, and otherwise one with the same
-    global batch size.
+    If batch sizes vary between rows, prefer a one-worker row with the same batch size per worker. Otherwise prefer one
+    with the same global batch size.
     """
     single = [other for other, runs in inputs.runs.items() if runs and runs[0].workers == 1]
     size = repeats[0].workers
@@ -87,9 +87,9 @@ def _speedup(key: str, repeats: Repeats, inputs: FigureInputs) -> float | None:
 
 
 def _estimated(key: str, repeats: Repeats, inputs: FigureInputs) -> float | None:
-    """Estimate the communication time per epoch as the publication does: t_N - t_1 / N.
+    """Estimate the communication time per epoch as the publication does: t_N - t_1 / N, in seconds.
 
-    t_N is the time of an epoch with N workers.
+    t_N is the time of an epoch with N workers. Return None for one worker, or without a one-worker row.
     """
     baseline, size = _one_worker_key(key, repeats, inputs), repeats[0].workers
     if baseline is None or size == 1:
@@ -109,7 +109,7 @@ def _part(*names: str) -> Callable[[str, Repeats, FigureInputs], float | None]:
 
 
 def _share(*names: str) -> Callable[[str, Repeats, FigureInputs], float | None]:
-    """Return a function that computes which share of the step time the named parts take."""
+    """Return a function that computes which fraction of the step time the named parts of a step take."""
 
     def of(key: str, repeats: Repeats, inputs: FigureInputs) -> float | None:  # noqa: ARG001
         return summarise_if_complete(statistics.median, [_in_split(repeat, names, of_step=True) for repeat in repeats])
@@ -133,7 +133,7 @@ def _final(name: str) -> Callable[[str, Repeats, FigureInputs], float | None]:
 
 
 def _spread(key: str, repeats: Repeats, inputs: FigureInputs) -> str | None:  # noqa: ARG001
-    """Return the lowest and highest test accuracy over seeds, as text, or None for a single run."""
+    """Return the lowest and highest test accuracy over seeds, as text. Return None for a single run."""
     found = [score for repeat in repeats if (score := repeat.final.test_accuracy) is not None]
     if len(found) < max(len(repeats), 2):
         return None
@@ -170,7 +170,7 @@ def _share_of_ring(key: str, repeats: Repeats, inputs: FigureInputs) -> float | 
 def _messages(key: str, repeats: Repeats, inputs: FigureInputs) -> float:  # noqa: ARG001
     """Return the number of messages per worker and step.
 
-    A message counts as two operations: its sender's send and its receiver's receive.
+    Every message is counted as two operations, a send and a receive.
     """
     rows = [row for repeat in repeats for row in repeat.per_worker]
     return statistics.fmean(row.num_operations for row in rows) / repeats[0].steps / 2
@@ -188,7 +188,7 @@ def _converged(name: str) -> Callable[[str, Repeats, FigureInputs], FigureValue]
 
 
 def convergence(result: RunResult, target: float | None) -> Evaluation | None:
-    """Return the first evaluation that reached the target accuracy, or None if none did."""
+    """Return the first evaluation that reached the target accuracy. Return None if no evaluation did."""
     if target is None:
         return None
     return next((row for row in result.evaluations if row.accuracy is not None and row.accuracy >= target), None)
@@ -269,7 +269,7 @@ def _last(values: Sequence[int | None] | None) -> int | None:
 
 
 def published_tables(experiment: Experiment, ours: Sequence[OurRow]) -> list[PublishedTable]:
-    """Return the published tables. If our row for a published row has run, the published row names that row's key."""
+    """Return the published tables. Every row has the key of our row that repeats it, or None if there is none."""
     return [
         PublishedTable(
             source=table.source,
@@ -289,9 +289,9 @@ def published_tables(experiment: Experiment, ours: Sequence[OurRow]) -> list[Pub
 
 
 def _is_match(row: ExperimentRow, ours: OurRow) -> bool:
-    """Return whether a published row and our row have the same strategy and point.
+    """Return whether our row repeats a published row: same strategy, and same point (combination of settings).
 
-    A published row without a point matches our row at the first point.
+    A published row without a point is repeated by our row at the first point.
     """
     if row.ours != ours.label:
         return False
@@ -301,7 +301,7 @@ def _is_match(row: ExperimentRow, ours: OurRow) -> bool:
 
 
 def columns(experiment: Experiment) -> dict[str, PublishedColumn]:
-    """Return name and unit of every quantity that is compared, by the quantity's key."""
+    """Return the name and the unit of every quantity that is compared, by the quantity's key in QUANTITIES."""
     return {
         name: PublishedColumn(name=QUANTITIES[name].name, unit=QUANTITIES[name].unit) for name in experiment.quantities
     }

@@ -1,4 +1,8 @@
-"""The reproduce study: run a published experiment, prove exactness, and quantize the model if that is part of it."""
+"""The reproduce study: repeat a published experiment and check that its strategies are exact.
+
+A point is one combination of settings that an experiment varies, such as the number of workers. If the experiment
+quantizes its model, the study does so after the runs.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,7 @@ from paceline.train.oracle import oracle_steps
 
 @dataclass(kw_only=True)
 class Reproduce(Study):
-    """Study that runs a published experiment. It completes one point before it begins the next."""
+    """Study that repeats a published experiment. The runs of one point form a stage of the study."""
 
     name: ClassVar[str] = "reproduce"
     result_type: ClassVar[type[StudyResult]] = Reproduction
@@ -89,7 +93,7 @@ class Reproduce(Study):
         return self.plan.num_processes
 
     def begin(self, launcher: WorkerPool | None, stored: StudyResult | None) -> None:
-        """Run the proofs of exactness that are not stored yet."""
+        """Check the experiment's `proof` strategies for exactness, unless the result of the check is stored already."""
         if isinstance(stored, Reproduction):
             self._proof = list(stored.proof)
         known = [proof.strategy for proof in self._proof]
@@ -143,14 +147,14 @@ class Reproduce(Study):
 
 
 def _rows_of_parts(plan: ExperimentPlan, progress: Progress) -> tuple[list[Row], list[OurRow]]:
-    """Return the rows of the study, and our rows in the form that is compared with the published tables."""
+    """Return the rows of the study, and the same rows with the quantities of the published tables."""
     sizes = {_row_key(part, entry): part.recipe.batch_size for part in plan.parts for entry in part.entries}
     runs: dict[str, list[RunResult]] = {}
     rows: list[Row] = []
     for part in plan.parts:
         measured = {_row_key(part, entry): progress.results_of(_row_key(part, entry)) for entry in part.entries}
         measured = {key: results for key, results in measured.items() if results}
-        # Repeats are paired, so every row uses only as many as all rows of the point have.
+        # Rows are compared repeat by repeat, so every row uses only as many repeats as all rows of the point have.
         common = min((len(results) for results in measured.values()), default=0)
         runs |= {key: results[:common] for key, results in measured.items()}
         rows += [
@@ -177,7 +181,7 @@ def _rows_of_parts(plan: ExperimentPlan, progress: Progress) -> tuple[list[Row],
 
 
 def _row_key(part: Part, entry: Entry) -> str:
-    """Return the key of a row, which is unique within the study: the strategy and the values of the point."""
+    """Return the key of a row, which is unique within the study: the strategy, and the settings of its point."""
     words = [f"{key.rpartition('.')[2]} {value}" for key, value in part.point.items()]
     return ", ".join([entry.label, *words])
 
@@ -189,7 +193,7 @@ def _folder_prefix(part: Part) -> str:
 
 
 def _quantized_rows(plan: ExperimentPlan, folder: Path, run: Path) -> list[OurRow]:
-    """Quantize the model of a run, store the quantization below `folder`, and return a row for every stage."""
+    """Quantize the model of the run in folder `run`, store the results below `folder`, and return a row per stage."""
     loaded = load_source(find_source(str(run), folder, {}))
     study, _ = quantize(loaded, QuantizeOptions(), out=folder / "quantize", listener=StageListener())
     return [_stage_row(plan, _stage_key(stage, study.chosen_calibration), stage) for stage in study.stages]
@@ -212,8 +216,8 @@ def _stage_row(plan: ExperimentPlan, key: str, stage: Stage) -> OurRow:
 def _stage_key(stage: Stage, chosen: str) -> str:
     """Return the key of a quantization stage.
 
-    Every calibration method has a stage with int8 activations. Its key contains the method unless that is the chosen
-    one.
+    Every calibration method has a stage with int8 activations. The key of that stage contains the method, except for
+    the chosen method.
     """
     if stage.stage != ACTIVATIONS or stage.calibration == chosen:
         return stage.stage
@@ -221,7 +225,7 @@ def _stage_key(stage: Stage, chosen: str) -> str:
 
 
 def prove(recipe: Recipe, strategies: Sequence[str], launcher: WorkerPool) -> Iterator[Proof]:
-    """Train with every strategy, and yield a proof of whether it is exact.
+    """Train under each of the strategies, and yield a proof that says whether the strategy is exact.
 
     All replicas are compared with each other after every step, and with the oracle (the same training in one process)
     at the end. Training runs in float64, so that rounding does not hide an error of the algorithm.
@@ -240,7 +244,7 @@ def _write_oracle(recipe: Recipe, file: Path) -> None:
     data = load_data(recipe.data, seed=recipe.seed)
     last: dict[str, Tensor] = {}
     num_threads = torch.get_num_threads()
-    torch.set_num_threads(recipe.threads)  # more threads contend on a busy machine
+    torch.set_num_threads(recipe.threads)  # more threads would compete for the cores of a busy machine
     try:
         for parameters in oracle_steps(recipe, data, build_model(recipe.model.name, data), recipe.workers):
             last = parameters
@@ -256,9 +260,10 @@ def _prove(recipe: Recipe, strategy: str, launcher: WorkerPool, oracle: str) -> 
 
 
 def compare_digests(strategy: str, workers: Sequence[ReplicaReport]) -> Proof:
-    """Return the proof for one strategy, from what its workers report about their replicas.
+    """Return the proof for one strategy from its workers' reports, which describe their replicas after every step.
 
-    The proof has the number of steps after which all replicas are equal, and the largest final error of a replica.
+    The proof passes if replicas are equal after every step, change in every step, and end with the oracle's parameters
+    within EXACT_TOLERANCE.
     """
     steps = list(zip(*([step.digest for step in worker.steps] for worker in workers), strict=True))
     unequal = [number for number, digests in enumerate(steps) if len(set(digests)) > 1]
