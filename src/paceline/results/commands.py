@@ -25,7 +25,7 @@ class CollectiveResult(Value, frozen=True, kw_only=True):
 
     op: str
     comm: str
-    result: str  # memory that holds the result: private, shared or plain
+    result: str  # memory of the result: private per worker, shared by all workers, or plain (not allocated by the comm)
     world_size: int
     bytes: int
     dtype: str
@@ -89,7 +89,7 @@ class StrategyCatalogue(Value, frozen=True, kw_only=True):
 class ClusterFigure(Value, frozen=True, kw_only=True):
     """One measured property of an emulated cluster. `asked` is the requested value, or None without a request."""
 
-    what: str  # the property: bandwidth in bits per second, latency in seconds one way, cpus, memory in bytes
+    what: str  # bandwidth (bits per second), latency (seconds, one way), cpus (cores) or memory (bytes)
     where: str
     asked: float | None
     measured: float

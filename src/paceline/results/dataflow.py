@@ -115,7 +115,7 @@ class NetworkCost(Value, frozen=True, kw_only=True):
 
 
 class LogicalSet(Value, frozen=True, kw_only=True):
-    """Size of the group of PEs that convolves one filter with one image, and how many groups fit side by side."""
+    """Size of a logical set (the PEs that compute one 2D convolution), and the number of sets computed at once."""
 
     rows: int
     columns: int

@@ -19,7 +19,7 @@ class TimeSummary(Value, frozen=True, kw_only=True):
 class Final(Value, frozen=True, kw_only=True):
     """Losses and accuracies at the end of a run.
 
-    Accuracies are fractions, and None if the task has none. Losses are None if the run diverged.
+    Accuracies are fractions, and None if the task has no accuracy. Losses are None if the run diverged.
     """
 
     train_loss: float | None
@@ -31,8 +31,8 @@ class Final(Value, frozen=True, kw_only=True):
 class Staleness(Value, frozen=True, kw_only=True):
     """Distribution of gradient staleness.
 
-    The staleness of a gradient is the number of updates that other workers made to the parameters after the gradient's
-    worker had read them.
+    The staleness of a gradient is the number of updates by other workers between two moments: a worker reads the
+    parameters, and the gradient that it computed with them is applied.
     """
 
     counts: dict[str, int]  # number of gradients by staleness
@@ -110,7 +110,11 @@ class Target(Value, frozen=True, kw_only=True):
 
 
 class SplitMean(Value, frozen=True, kw_only=True):
-    """Mean step time in seconds, and its parts. The parts from `compute_s` to `rest_s` add up to `step_s`."""
+    """Mean step time in seconds, and its parts. The parts from `compute_s` to `rest_s` add up to `step_s`.
+
+    `overlap_s` is compute time during which a transfer is in progress. `waiting_s` is time in which the worker waits
+    for a slower worker, and `caused_waiting_s` is time in which other workers wait for this one.
+    """
 
     step_s: float
     compute_s: float
@@ -340,7 +344,7 @@ class Scaling(Value, frozen=True, kw_only=True):
 
 
 class MemoryUse(Value, frozen=True, kw_only=True):
-    """Peak memory of a worker in bytes: predicted before the run, and measured."""
+    """Memory of a run in bytes: the prediction of `paceline sweep`, and the measured peak of the largest worker."""
 
     predicted: dict[str, int] | None
     peak_rss_bytes: int | None

@@ -76,7 +76,7 @@ class StudyResult(Value, frozen=True, kw_only=True):
     repeats: int | None = None
     wall_s: float | None = None
     code: dict[str, str] | None = None  # SHA-256 of the user's own files, by path
-    cautions: list[str] | None = None  # reasons to doubt measurements, such as a failed overhead probe
+    cautions: list[str] | None = None  # reasons to doubt measurements, such as a failed measurement of the overhead
     results: list[Row] = empty_list()
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -159,7 +159,7 @@ class Candidate(Value, frozen=True, kw_only=True):
     test_accuracy: float | None = null()
     test_loss: float | None = null()
     sent_bytes: int | None = None
-    lost: float | None = None  # against the reference: points of accuracy lost, or percent by which the loss is higher
+    lost: float | None = None  # percentage points of accuracy below the reference, or percent of loss above it
     lost_interval95: Interval | None = null()
     is_within: bool | None = None
     is_reference: bool | None = None
