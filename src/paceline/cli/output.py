@@ -39,7 +39,7 @@ class PlainConsole(Console):
         super().print(*objects, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        # Text is cleaned after its layout, so that columns stay aligned and the cleaned text is not parsed as markup.
+        # Text is cleaned after layout, so that columns stay aligned and the cleaned text is not parsed as markup.
         for segment in super().render(renderable, options):
             if segment.control:  # a cursor movement of the live display
                 yield segment
@@ -143,7 +143,7 @@ def check_target(option: str, target: str, *, endings: tuple[str, ...] = ()) -> 
     if Path(target).is_dir():
         raise UsageError(f"{option} {target!r} is a folder; name a file in it")
     try:
-        tempfile.TemporaryFile(dir=real.parent).close()  # os.access is wrong for /proc and read-only disks
+        tempfile.TemporaryFile(dir=real.parent).close()  # os.access gives wrong answers in /proc and on read-only disks
     except OSError:
         raise UsageError(f"{option} {target!r}: the folder cannot be written") from None
 

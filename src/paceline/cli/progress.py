@@ -20,7 +20,7 @@ from paceline.study.base import Cell, StudyListener
 from paceline.study.entries import Entry
 from paceline.train.context import Event
 
-LINE_EVERY_S = 10.0  # least time between two plain lines
+LINE_EVERY_S = 10.0  # shortest time between two plain lines
 DRAW_HZ = 4  # low, because drawing takes processor time from the workers
 MOST_WORKER_LINES = 8
 _LABEL = Column(max_width=30, no_wrap=True, overflow="ellipsis")  # so that all columns fit a terminal 100 wide
@@ -177,7 +177,7 @@ class StrategyBars(StrategyProgress):
             self._progress.stop_task(self._tasks[entry.label])
 
     def _update(self, entry: Entry, share: float, **fields: Any) -> None:
-        """Move the bar of a strategy to the completed repeats plus `share`, the finished share of the current one."""
+        """Move a strategy's bar to the completed repeats plus `share`, the finished fraction of the current repeat."""
         self._progress.update(self._tasks[entry.label], completed=self._repeat + share, **fields)
 
 

@@ -27,7 +27,7 @@ Every measurement is compared with one worker that runs the same code. Strong sc
 
 
 def _most_workers(arguments: Mapping[str, Any]) -> Changes:
-    """Return the change that sets the recipe's workers to the largest number that is measured."""
+    """Return the change that sets the recipe's `workers` to the largest number of workers to measure."""
     from paceline.study.scale import parse_workers
 
     return {"workers": max(parse_workers(arguments["workers"]))}

@@ -77,7 +77,7 @@ class Stored:
 
     @property
     def started_at(self) -> float | None:
-        """When the run or study started, in seconds since 1970, or None if that is unknown."""
+        """Time at which the run or study started, in seconds since 1970, or None if it is unknown."""
         try:
             return datetime.fromisoformat(self.started).timestamp()
         except (ValueError, OverflowError, OSError):
@@ -89,7 +89,7 @@ class Stored:
 
     @property
     def results(self) -> Sequence[RunResult]:
-        """All results of a study, or the one result of a run. The list is empty if there are none."""
+        """All results of a study, or the one result of a run. The list is empty if there is no result."""
         if isinstance(self.content, StudyResult):
             return self.content.results
         if self.content is None or self.content.result is None:
