@@ -73,7 +73,7 @@ def _register_backend() -> None:
 
 
 class _RegisterAfterTorch:
-    """A finder on sys.meta_path that registers the torch.distributed backend right after torch is imported."""
+    """An import finder that registers Paceline's torch.distributed backend right after torch is imported."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

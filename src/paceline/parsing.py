@@ -81,7 +81,7 @@ def _quantity(key: str, text: str, units: dict[str, float] | dict[str, int], exa
 
 
 def read_toml(text: str, what: str) -> Table:
-    """Parse a TOML document. `what` is its name in error messages."""
+    """Parse a TOML document. `what` is the document's name in error messages."""
     try:
         return _bounded_toml(text, what)
     except tomllib.TOMLDecodeError as error:
@@ -104,7 +104,7 @@ def _bounded_toml(text: str, what: str) -> Table:
 
 
 def read_json(text: str, what: str) -> Any:
-    """Parse JSON. `what` is its name in error messages."""
+    """Parse JSON. `what` is the name of the text in error messages."""
     try:
         return _load(json.loads, text, what)
     except json.JSONDecodeError as error:

@@ -30,7 +30,7 @@ def is_reference(text: str) -> bool:
 
 
 def digests_of_files(texts: Iterable[str]) -> dict[str, str]:
-    """Return the SHA-256 of each file that references `file.py:name` name, by path. Missing files are left out."""
+    """Return the SHA-256 of each file in the references `file.py:name`, by path. Missing files are left out."""
     paths = {path for path, colon, _ in (text.partition(":") for text in texts) if colon and path.endswith(".py")}
     files = {path: Path(path).expanduser() for path in sorted(paths)}
     return {path: hashlib.sha256(file.read_bytes()).hexdigest() for path, file in files.items() if file.is_file()}
@@ -150,7 +150,7 @@ class Registry(Generic[T]):
     """Registry of the concrete subclasses of a base class, by name. It finds them in the modules of one package."""
 
     def __init__(self, kind: str, package: str, base: type[T], *, other_names: tuple[str, ...] = ()) -> None:
-        """Set where to look for classes. Error messages also list `other_names`, which the caller handles itself."""
+        """Set where to look for classes. Error messages also list `other_names`, which `get` itself does not accept."""
         self.kind = kind
         self._other_names = other_names
         self._package = package
