@@ -140,10 +140,10 @@ def _remedy(row: RunResult, recipe: Recipe | None) -> str:
 
 
 def target(rows: Sequence[Row]) -> list[Finding]:
-    """Return findings on which strategies reached the target accuracy.
+    """Return a finding on the strategies that reached the target accuracy.
 
-    The first finding has the steps, seconds and bytes of the first strategy, and the seconds of the others. Strategies
-    that did not reach the target are a problem.
+    It has the steps, seconds and bytes of the first strategy to reach the target, and the seconds of others that did.
+    Strategies that did not reach the target are a problem.
     """
     title = "Target accuracy"
     asked = [(row, row.target) for row in rows if row.target is not None]

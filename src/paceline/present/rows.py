@@ -49,8 +49,8 @@ def fastest_row(rows: Sequence[R]) -> R | None:
 def rivals(rows: Sequence[R]) -> list[R]:
     """Return the rows that compete to be the fastest.
 
-    These are the rows with several workers that synchronise and that a tuning did not find too inaccurate. If it found
-    all of them too inaccurate, return all rows whose workers synchronise. If there are none, return all rows.
+    They have several workers that synchronise, and no tuning found them too inaccurate. If there are no such rows,
+    return also those that were found too inaccurate. If there are none either, return all rows.
     """
     synchronised = [row for row in rows if row.workers > 1 and row.guarantee != "NONE"]
     return [row for row in synchronised if row.is_within is not False] or synchronised or list(rows)

@@ -1,4 +1,7 @@
-"""Charts of a benchmark of comms: bandwidth over message size, one chart per operation."""
+"""Charts of `paceline bench`: bandwidth over message size, one chart per operation.
+
+There is a line for each comm, which is the transport between workers, such as gloo or shared memory.
+"""
 
 from __future__ import annotations
 

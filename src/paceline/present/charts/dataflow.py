@@ -29,7 +29,7 @@ MAX_POINTS = 500  # points of a line; in longer simulations, each point is the m
 def utilisation(simulation: Simulation) -> Iterator[Chart]:
     """Draw the share of processing elements (PEs) that multiply or add, over cycles.
 
-    It is relative to the logical PEs of dataflow/placement.py, which may be more or fewer than the array has.
+    The share is relative to the logical PEs of dataflow/placement.py, which may be more or fewer than the array has.
     """
     busy = simulation.busy_pes / simulation.plan.num_logical_pes
     stretch = -(-len(busy) // MAX_POINTS)

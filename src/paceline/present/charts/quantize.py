@@ -17,7 +17,7 @@ METHOD_COLOURS = {"minmax": PALETTE[3], "percentile": PALETTE[1], "entropy": PAL
 
 @chart("quantize", order=10)
 def stages(study: Quantization) -> Iterator[Chart]:
-    """Draw the test accuracy of each stage. If a stage has no accuracy, draw the test loss instead."""
+    """Draw the test accuracy of each stage. If any stage has no accuracy, draw test losses instead."""
     rows = study.stages
     has_accuracy = all(row.test_accuracy is not None for row in rows)
     values = [100 * (row.test_accuracy or 0.0) if has_accuracy else row.test_loss for row in rows]

@@ -226,7 +226,7 @@ def _figure(results: Rows, mode: str, quantity: ScaleQuantity, unit: str) -> Plo
 
 
 def _add_lines(figure: PlotlyFigure, results: Rows, mode: str, quantity: ScaleQuantity, dash: str = "") -> None:
-    """Add a line for each strategy. If one worker was measured, every line begins with its value."""
+    """Add a line for each strategy. If one worker was measured, all lines begin at one worker."""
     reference, lines = reference_of(results, mode), rows_by_strategy(results, mode)
     for index, (label, style) in enumerate(zip(labels_of(results), line_styles(results), strict=False)):
         rows = ([reference] if reference is not None else []) + lines.get(label, [])

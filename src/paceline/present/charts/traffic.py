@@ -1,4 +1,7 @@
-"""Charts of traffic: bytes per link and per worker, as predicted, counted by the comm and counted by the kernel."""
+"""Charts of the bytes that workers sent, per link and per worker.
+
+They are predicted, counted by the comm (the transport between workers), and counted by the kernel.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The page of `paceline bench`: a table of all measurements, and charts of bandwidth over message size."""
+"""The page of `paceline bench`: time and bandwidth of communication operations over message size.
+
+It compares comms. A comm is the transport between workers, such as gloo or shared memory.
+"""
 
 from __future__ import annotations
 

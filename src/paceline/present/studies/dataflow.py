@@ -153,7 +153,8 @@ def _image_and_filter(simulation: Simulation, image: int, number: int) -> str:
 def _cycles(simulation: Simulation, shown: list[Event], width: int) -> Table[Any]:
     """Return a table of events with a row for each cycle and a column for each PE.
 
-    If the columns do not fit into `width` characters, the table has a row for each event instead.
+    If there are more than `MAX_PE_COLUMNS` PEs, or the columns do not fit into `width` characters, the table has a row
+    for each event instead.
     """
     places = sorted({event.place for event in shown})
     has_passes = shown[-1].number > 0

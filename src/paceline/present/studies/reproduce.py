@@ -165,7 +165,7 @@ def _quantity_column(study: Reproduction, name: str, text: Any) -> Column[Any]:
 def _published_text_table(study: Reproduction, table: PublishedTable) -> Table[PublishedRow]:
     """Return a published table for a terminal, Markdown and a notebook.
 
-    Only rows that were also measured here are in the table. If there are none, all published rows are.
+    Only rows that were also measured here are in the table. If there are none, it has all rows.
     """
     keys = {row.key for row in study.ours}
     measured = [row for row in table.rows if row.ours in keys]

@@ -92,7 +92,7 @@ def run_facts(run: RunResult) -> list[Fact]:
 
 @dataclass(frozen=True)
 class WorkerProgress:
-    """What a worker of an unfinished run recorded: number of steps, mean time per iteration and last loss."""
+    """Progress of a worker in an unfinished run: number of steps, mean time per iteration, last loss."""
 
     run: str
     rank: int
@@ -145,7 +145,7 @@ def _progress_columns(*, is_run: bool) -> list[Column[WorkerProgress]]:
 
 
 def _progress_of(folder: Path, rank: int, file: Path) -> list[WorkerProgress]:
-    """Return a list with the summary of a worker's file, or an empty list if the file has no steps."""
+    """Return a list with the progress in a worker's file, or an empty list if the file has no steps."""
     times: list[float] = []
     loss: float | None = None
     for line in worker_lines(file):

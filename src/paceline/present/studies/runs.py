@@ -178,7 +178,7 @@ def _per_side(title: str, text: Callable[[DiffRow, int], str], importance: int =
 
 @dataclass(frozen=True)
 class StepParts:
-    """The time of each part of a step under one strategy, in A or in B."""
+    """The seconds of each part of a step under one strategy, in result A or in result B."""
 
     name: str
     seconds: Mapping[str, float]

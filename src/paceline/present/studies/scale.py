@@ -1,4 +1,4 @@
-"""The page of a scaling study, which compares strategies on 2, 4, ... workers with one worker."""
+"""The page of a scaling study, which measures strategies on increasing numbers of workers."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _facts(study: ScaleResult, material: PageContent) -> list[Facts]:
 
 
 def tiles(rows: Sequence[Row]) -> list[Tile]:
-    """Return tiles for the row with the highest throughput in the first scaling mode."""
+    """Return tiles for the row with the highest throughput in the first mode (strong or weak)."""
     mode = modes_of(rows)[0]
     best = best_point([row for row in rows if row.point and row.point["mode"] == mode])
     scaling, where = scaling_of(best), f"{best.label} on {counted(best.workers, 'worker')}, {mode}"
@@ -93,7 +93,7 @@ def tiles(rows: Sequence[Row]) -> list[Tile]:
 
 
 def _table(study: ScaleResult, mode: str, labels: Sequence[str]) -> Table[Row]:
-    """Return the table of one scaling mode: one worker, then each strategy from few to many workers."""
+    """Return the table of strong or weak scaling: one worker, then each strategy from few to many workers."""
     rows = study.results
     reference = reference_of(rows, mode)
     lines = rows_by_strategy(rows, mode).values()

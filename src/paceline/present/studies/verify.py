@@ -1,4 +1,4 @@
-"""The page of `paceline verify`: a row per strategy, number of workers and model."""
+"""The page of `paceline verify`: whether strategies meet their guarantees, by workers and model."""
 
 from __future__ import annotations
 
