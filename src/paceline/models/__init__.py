@@ -1,4 +1,4 @@
-"""Models by name, one file each, or the user's own `file.py:factory`."""
+"""Build a model by name: a built-in image classifier (one file each) or the user's own `file.py:factory`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ _registry: Registry[ImageModel] = Registry("model", "paceline.models", ImageMode
 
 
 def build_model(name: str, data: Data) -> nn.Module:
-    """Build a model for the data. Its initial weights depend on torch's global seed.
+    """Build a model that fits the data. Its initial weights depend on torch's global seed.
 
-    A user's factory is called with `shape` and `num_classes` of the data, if it has parameters of these names.
+    A user's factory is called with `shape` and `num_classes` of the data, or with those of them that it has parameters
+    for.
     """
     if not is_reference(name):
         return _registry.get(name)(data.shape, data.num_classes)
@@ -44,5 +45,5 @@ def build_model(name: str, data: Data) -> nn.Module:
 
 
 def model_names() -> dict[str, str]:
-    """Return name and description of the built-in models."""
+    """Return the descriptions of the built-in models, by name."""
     return {name: (inspect.getdoc(cls) or "").partition("\n")[0] for name, cls in _registry.classes.items()}

@@ -1,4 +1,4 @@
-"""Base class of the built-in image classifiers, with checks that the data fits."""
+"""Base class of the built-in image classifiers, which checks that the data fits the model."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from paceline.errors import UsageError
 
 
 class ImageModel(nn.Module):
-    """A built-in image classifier; raises UsageError for data that does not fit."""
+    """A built-in image classifier. Its constructor raises UsageError for data that does not fit."""
 
     name: ClassVar[str] = ""
-    min_side: ClassVar[int] = 1  # smallest height and width that the poolings reduce to at least one pixel
+    min_side: ClassVar[int] = 1  # smallest supported height and width of images in pixels
 
     def __init__(self, shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__()
@@ -36,9 +36,9 @@ class ImageModel(nn.Module):
 
 
 def initialise_convolutions(model: nn.Module) -> None:
-    """Initialise convolutions as in He et al. 2015, which keeps the variance of gradients between layers.
+    """Initialise convolutions as in He et al. 2015, so that gradients have similar variance in all layers.
 
-    Biases start at 0.
+    Biases are set to 0.
     """
     for module in model.modules():
         if isinstance(module, nn.Conv2d):

@@ -49,7 +49,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(ImageModel):
-    """A stem, four stages of blocks, a mean over pixels, and a linear layer.
+    """A stem, four stages of residual blocks, a mean over all pixels, and a linear layer.
 
     All stages but the first halve the height and width of the image.
     """
@@ -83,7 +83,7 @@ class ResNet(ImageModel):
 
 
 def _convolution(channels: int, width: int, *, kernel_size: int, stride: int = 1) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
-    """Return a padded convolution without bias, and its BatchNorm."""
+    """Return a padded convolution without bias, and a BatchNorm for its output."""
     convolution = nn.Conv2d(channels, width, kernel_size, stride=stride, padding=kernel_size // 2, bias=False)
     return convolution, nn.BatchNorm2d(width)
 

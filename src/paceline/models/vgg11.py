@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from paceline.models.base import ImageModel, initialise_convolutions
 
-# Channels of each convolution; a pooling follows each group.
+# Output channels of each convolution. Max-pooling follows each group.
 GROUPS = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 
 
