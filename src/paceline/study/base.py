@@ -31,9 +31,9 @@ class Cell:
     """One planned run of a study: a recipe under one strategy. Repeats of the same run share a key."""
 
     key: str
-    recipe: Recipe  # its seed is that of this repeat
+    recipe: Recipe  # with the seed of this repeat
     entry: Entry
-    folder_name: str  # of the run's folder inside the study's folder
+    folder_name: str  # name of the run's folder inside the study's folder
     progress_label: str = ""  # replaces the entry's label in progress messages, if set
     repeat: int = 0
     has_folder: bool = True  # whether the run is stored in a folder of its own; otherwise only its result is stored
@@ -85,7 +85,7 @@ class OverheadProbe:
 
     recipe: Recipe
     entries: Sequence[Entry]
-    num_steps: int  # of all runs of the study together
+    num_steps: int  # training steps of all runs of the study together
 
 
 class StudyListener:

@@ -99,7 +99,7 @@ def diff(a: Stored, b: Stored, *, most_percent: float | None = None) -> Diff:
     """Compare the run or study B with A, row by row.
 
     If `most_percent` is set, every row and the whole comparison get a gate: "failed" if B is slower than A by more than
-    that percentage, with 95 % confidence. The gate of the whole comparison is the worst one of a row.
+    that percentage, with 95 % confidence. The gate of the whole comparison is the worst gate of its rows.
     """
     sides = Side(a), Side(b)
     rows = [_row(sides, pair, most_percent) for pair in _pairs(*sides)]
@@ -122,7 +122,7 @@ def diff(a: Stored, b: Stored, *, most_percent: float | None = None) -> Diff:
 def _pairs(a: Side, b: Side) -> list[tuple[RunResult, RunResult]]:
     """Pair the rows of A and B that have equal labels. Raise UsageError if there are none.
 
-    If A and B have one row each, these two are paired whatever their labels.
+    If A and B have one row each, these two are paired even if their labels differ.
     """
     if len(a.results) == len(b.results) == 1:
         return [(a.results[0], b.results[0])]

@@ -40,7 +40,7 @@ class Entry:
         return self.num_workers + self.num_servers
 
     def recipe(self, recipe: Recipe) -> Recipe:
-        """Return `recipe` with this entry's strategy, codec and number of workers. The global batch size stays."""
+        """Return `recipe` with this entry's strategy, codec and number of workers. Keep the global batch size."""
         changes: Changes = {"strategy": self.spec, "strategies": [], "codec": self.codec}
         if self.num_workers != recipe.workers:
             changes |= {"workers": self.num_workers, "train.batch_size": recipe.batch_size}

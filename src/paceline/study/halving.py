@@ -19,7 +19,7 @@ from paceline.study.run_results import interval_of
 FINALISTS = 4  # candidates in the last rung, besides the reference
 EARLY_ROUNDS = 2  # most repeats in the rungs before the last
 CHANCE_ERRORS = 3.0  # standard errors by which an accuracy must exceed that of random guessing to be meaningful
-TIE = 1.05  # a candidate ties with the fastest if it takes at most this times as long, and not significantly longer
+TIE = 1.05  # a candidate ties with the fastest if it takes at most TIE times as long, and not significantly longer
 STRENGTH = ("EXACT", "LOSSY", "PERIODIC", "PARTIAL", "STALE", "NONE")  # guarantees, strongest first
 
 
@@ -36,10 +36,10 @@ class Rung:
 
 @dataclass(frozen=True, kw_only=True)
 class Margins:
-    """How much worse than the reference a candidate may be: percentage points of test accuracy, or percent of loss."""
+    """How much worse than the reference a candidate may be, in test accuracy or in test loss."""
 
-    points: float = 0.5
-    loss_percent: float = 2.0
+    points: float = 0.5  # percentage points of test accuracy
+    loss_percent: float = 2.0  # percent of the reference's test loss
 
 
 @dataclass(frozen=True, kw_only=True)

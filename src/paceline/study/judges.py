@@ -42,7 +42,7 @@ class Verdict:
 
 
 def judge(strategy: Strategy, num_workers: int, reports: Reports, spread: float = 1.0) -> Verdict:
-    """Return whether the workers' reports show that the strategy meets its guarantee.
+    """Return a verdict: whether the workers' reports show that the strategy meets its guarantee.
 
     `spread` is the mean norm of the workers' gradients, divided by the norm of the mean gradient, in the first step.
     """

@@ -1,6 +1,6 @@
 """Measurement of the profiling overhead: how much Paceline's own measurements slow training.
 
-It takes one short run in which blocks of consecutive steps with profiling alternate with blocks without profiling.
+The steps of one short run are divided into blocks of consecutive steps, and half of the blocks are profiled.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STUDY_SHARE = 5  # the run has a fifth of the study's steps, within the limits a
 def measure_overhead(
     launcher: WorkerPool, recipe: Recipe, entries: Sequence[Entry], *, num_steps: int, out: Path
 ) -> tuple[str, Overhead] | None:
-    """Measure how much profiling slows training, in a short run of the strategy with the most operations.
+    """Measure how much profiling slows training, in a short run of the strategy with most communication operations.
 
     Return the strategy's label and the overhead. Return None if profiling is off, and in all processes but the main
     one. `num_steps` is the number of steps of the whole study. The strategy and the length of the run do not depend on
@@ -86,7 +86,10 @@ def percents_of_blocks(iteration_s: Sequence[Sequence[float]], steps_per_block: 
 
 
 def summarise(percents: Sequence[float]) -> Overhead | None:
-    """Return the median of overheads and, if there are enough, its confidence interval. Return None if empty."""
+    """Return the median of the overheads in percent and its confidence interval, or None if there are no overheads.
+
+    The interval is None if there are fewer than LEAST_PAIRS overheads.
+    """
     if not percents:
         return None
     return Overhead(
@@ -97,7 +100,7 @@ def summarise(percents: Sequence[float]) -> Overhead | None:
 
 
 def _num_operations(entry: Entry) -> int:
-    """Return the predicted communication operations of the busiest worker in the first step of a small model."""
+    """Return how many operations the busiest worker is predicted to execute in the first step of a small model."""
     strategy = StrategySpec.parse(entry.spec, entry.codec).build()
     tensors = [TensorSpec(1000, 4)] * 8
     return max(len(strategy.traffic(tensors, rank, entry.num_workers, 0)) for rank in range(entry.num_workers))

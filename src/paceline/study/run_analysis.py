@@ -161,7 +161,7 @@ def evaluations_with_bytes(workers: Sequence[WorkerReport]) -> list[Evaluation]:
 def cost_of_target(accuracy: float | None, workers: Sequence[WorkerReport]) -> Target | None:
     """Return how many steps, epochs, seconds and bytes it took to reach the target accuracy.
 
-    If it was not reached, the result has the best accuracy instead. Return None if there is no target.
+    If the target was not reached, the result has the best accuracy instead. Return None if there is no target.
     """
     if accuracy is None:
         return None

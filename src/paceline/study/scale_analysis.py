@@ -40,7 +40,10 @@ def rows_by_strategy(rows: Sequence[Row], mode: str) -> dict[str, list[Row]]:
 
 
 def add_scaling(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows with their scaling, and with comparisons between strategies with equal numbers of workers."""
+    """Return the rows with speed-up and efficiency (`scaling`).
+
+    Also compare the strategies at each number of workers.
+    """
     scaled: dict[tuple[str, str, int], Row] = {}
     for mode in modes_of(rows):
         reference = reference_of(rows, mode)

@@ -33,11 +33,14 @@ class StudyFolder:
         _replace(self.path / STUDY_FILE, encode(result))
 
     def run_folder(self, cell: Cell) -> Folder | None:
-        """Create the folder of a cell's (planned run's) files. Return None if only its result will be stored."""
+        """Create the folder for the files of a cell (planned run), or return None if the cell has no run folder."""
         return Folder(self.path / RUNS, cell.folder_name) if cell.has_folder else None
 
     def store_result(self, cell: Cell, result: RunResult) -> None:
-        """Store the result of a cell (planned run) without a run folder. A run folder already holds the result."""
+        """Store the result of a cell (planned run) that has no run folder.
+
+        Do nothing for other cells, because their run folders hold their results.
+        """
         if cell.has_folder:
             return
         record = RunRecord(

@@ -1,6 +1,6 @@
 """The verify command: check in float64 whether strategies meet their guarantees.
 
-Each strategy is compared with the oracle, which is the same training in one process, or its replicas with each other.
+Replicas are compared with the oracle, which is the same training in one process, or with each other.
 """
 
 from __future__ import annotations

@@ -203,7 +203,7 @@ class _QuantizationRun:
         )
 
     def _tune(self, tuning: FineTuning, chosen: Calibrated) -> tuple[Quantized, Finetuning]:
-        """Fine-tune the weights with the quantization grids of the chosen calibration method.
+        """Fine-tune the weights with the quantization grids (scales, zero points) of the chosen calibration method.
 
         Return the int8 model with these weights, and a summary of the training.
         """

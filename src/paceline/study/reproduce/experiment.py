@@ -143,7 +143,7 @@ class ExperimentPlan:
     length: Length
     parts: list[Part]
     compares_accuracy: bool
-    notes: list[str]  # sentences that qualify all results
+    notes: list[str]  # sentences about the data, nodes and number of steps, which the report shows with the results
 
     @property
     def recipe(self) -> Recipe:

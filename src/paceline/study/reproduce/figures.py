@@ -24,7 +24,7 @@ Repeats = Sequence[RunResult]
 
 @dataclass(frozen=True)
 class FigureInputs:
-    """The experiment and the runs of all rows, because some quantities of a row compare it with other rows."""
+    """The experiment and the runs of all rows: inputs of quantities that compare a row with other rows."""
 
     experiment: Experiment
     runs: Mapping[str, Repeats]  # repeats of every row, by key
@@ -133,7 +133,10 @@ def _final(name: str) -> Callable[[str, Repeats, FigureInputs], float | None]:
 
 
 def _spread(key: str, repeats: Repeats, inputs: FigureInputs) -> str | None:  # noqa: ARG001
-    """Return the lowest and highest test accuracy over seeds, as text. Return None for a single run."""
+    """Return the lowest and highest test accuracy over seeds, as text.
+
+    Return None for a single run, or if a run has no test accuracy.
+    """
     found = [score for repeat in repeats if (score := repeat.final.test_accuracy) is not None]
     if len(found) < max(len(repeats), 2):
         return None
