@@ -1,1 +1,1 @@
-"""Row-stationary accelerator: cycle-accurate simulation of a convolution, and access and energy counts of networks."""
+"""Row-stationary accelerator for convolutions, like Eyeriss: cycle-accurate simulation, and cost of networks."""

@@ -1,4 +1,4 @@
-"""Count memory accesses by level, in words, with their energy; compress zeros in DRAM traffic by run length."""
+"""Count a layer's memory accesses on the accelerator, with their energy and the compression of DRAM traffic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ LEVELS = ("dram", "buffer", "neighbour", "register_file")
 class Accesses:
     """Number of words moved at each memory level, by type of data, such as `filter` or `input`.
 
-    The level `neighbour` counts the words that a PE receives from another PE or from the on-chip network.
+    The level `neighbour` counts the words that a PE (processing element) receives from another PE or from the on-chip
+    network.
     """
 
     dram: dict[str, Amount] = field(default_factory=dict)
@@ -35,7 +36,7 @@ class Accesses:
         return {level: self.total(level) * getattr(chip.energy, level) for level in LEVELS}
 
     def times(self, count: int) -> Accesses:
-        """Return the accesses of a layer with `count` groups from those of one group, as plain integers."""
+        """Return these accesses, of one group of a layer, multiplied by its number of groups, as plain integers."""
         levels = {level: {kind: int(words) * count for kind, words in getattr(self, level).items()} for level in LEVELS}
         return Accesses(**levels)
 
@@ -49,8 +50,8 @@ class Accesses:
 def compressed_share(zeros: float, chip: Chip) -> float:
     """Return the expected compressed size of data over its uncompressed size.
 
-    `zeros` is the share of zeros in the data, which are assumed to be independent. The result is at most 1, because
-    data that would become longer is sent uncompressed.
+    `zeros` is the share of zeros in the data, which are assumed to lie at random positions. The result is at most 1,
+    because data that would become longer is sent uncompressed.
 
     The code stores each non-zero value together with the number of zeros before it. A run of zeros that is too long for
     its counter ends with a pair whose value is zero, which happens once per 2^run_bits zeros.
@@ -61,7 +62,7 @@ def compressed_share(zeros: float, chip: Chip) -> float:
 
 
 def encoded_share(values: NDArray[Any], chip: Chip) -> float:
-    """Return the compressed size of `values` over their uncompressed size, at most 1.
+    """Return the exact compressed size of `values` over their uncompressed size, at most 1.
 
     Zeros after the last non-zero value are encoded as pairs whose value is 0.
     """

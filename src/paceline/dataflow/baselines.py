@@ -1,8 +1,11 @@
-"""Baseline dataflows on the same chip, in closed form: weight-, output- and input-stationary, and no local reuse.
+"""Memory accesses of other accelerator dataflows, as baselines for the row-stationary dataflow.
 
-Each dataflow uses the chip's PEs, buffer and DRAM. A PE holds one word of the stationary data and has no scratch pads.
-All loop orders and block sizes that fit into the buffer are evaluated, and the one with the least energy is used, which
-keeps the comparison fair.
+The baselines are weight-, output- and input-stationary, and no local reuse. They use the processing elements (PEs),
+buffer and DRAM of the same chip. A PE holds one word of the stationary data and has no scratch pads.
+
+The PEs compute a block of a layer in parallel. The partial sums of a tile of outputs are in the buffer at once. Each
+function returns the accesses of all candidates: every block and tile that fit the chip. For a fair comparison,
+`best_accesses` uses the candidate with the least energy.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from paceline.errors import UsageError
 
 @dataclass(frozen=True)
 class Tiles:
-    """Numbers of filters (m), images (n) and output rows (e) whose partial sums are in the buffer at once.
+    """Sizes of tiles: filters (m), images (n) and output rows (e) whose partial sums are in the buffer at once.
 
     Each number is an array with one value per candidate.
     """
@@ -31,7 +34,7 @@ class Tiles:
     e: Amount
 
 
-# Returns whether a block of these sizes may be laid out on the array; the PEs compute a block in parallel.
+# Function of a block's sizes, which depend on the dataflow: whether the block may be used.
 Allowed = Callable[..., bool]
 
 
@@ -40,7 +43,10 @@ def any_block(*_: int) -> bool:
 
 
 def best_accesses(dataflow: str, shape: Shape, chip: Chip, allowed: Allowed = any_block) -> Accesses:
-    """Return the accesses of one group of a layer under a dataflow, with the block sizes that need least energy."""
+    """Return the accesses of one group of a layer under a dataflow, for the candidate with the least energy.
+
+    `dataflow` is a key of BASELINES. `shape` describes one group of channels.
+    """
     candidates = BASELINES[dataflow](shape, chip, allowed)
     energy = np.asarray(sum(candidates.energy(chip).values()), dtype=float)
     best = int(np.argmin(energy))
@@ -55,12 +61,12 @@ def best_accesses(dataflow: str, shape: Shape, chip: Chip, allowed: Allowed = an
 
 
 def weight_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
-    """Return the accesses of every candidate if PEs hold weights.
+    """Return the accesses of every candidate if each PE holds one weight.
 
-    R x S PEs hold one plane of weights, those of one filter and one channel. Inputs pass over the PEs. Sums go from PE
-    to PE and then to the buffer. A block consists of the filters and channels whose planes lie side by side. A plane
-    with more weights than the chip has PEs is folded: in every fold, the inputs pass again and the partial sums return
-    from the buffer.
+    A plane has the weights of one filter and one channel, and is held by R x S PEs (R x S is the kernel size). A block
+    has the planes of `a` filters and `b` channels. Inputs pass over the PEs. Sums go from PE to PE and then to the
+    buffer. A plane with more weights than the chip has PEs is divided into folds: in every fold, the inputs pass again
+    and the partial sums return from the buffer.
     """
     plane = shape.kernel_height * shape.kernel_width
     folds = ceiling(plane, chip.num_pes)
@@ -82,9 +88,10 @@ def weight_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
 
 
 def output_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
-    """Return the accesses of every candidate if each PE holds the sum of one output until it is complete.
+    """Return the accesses of every candidate if each PE holds the sum of one output until the sum is complete.
 
-    A weight is sent to the PEs of all output pixels of its filter, and an input to the PEs of all filters.
+    A block has the outputs of `a` filters in a rectangle of output rows and columns. Each weight is sent to the PEs of
+    all output pixels of its filter, and each input to the PEs of all filters.
     """
     blocks = []
     for a in part_sizes(shape.num_filters, chip.num_pes):
@@ -112,7 +119,8 @@ def output_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
 def input_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
     """Return the accesses of every candidate if each PE holds one input pixel.
 
-    A weight is sent to all PEs of its channel. Sums go from PE to PE and then to the buffer.
+    A block has the pixels of `b` channels in a rectangle of input rows and columns. Each weight is sent to all PEs of
+    its channel. Sums go from PE to PE and then to the buffer.
     """
     blocks: list[tuple[int, ...]] = []
     for b in part_sizes(shape.num_channels, chip.num_pes):
@@ -125,7 +133,7 @@ def input_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
     (b, rows, columns), tiles = _with_tiles(
         shape, chip, blocks, lambda b, rows, columns, *_: (1, b * rows * columns, b * plane)
     )
-    width = shape.output_width  # strips are of rows
+    width = shape.output_width  # tiles are strips of output rows over the whole width
     count = shape.rows.blocks_in_strips(rows, tiles.e) * shape.columns.blocks_in_strips(columns, width)
     touched = shape.rows.outputs_of_blocks(rows, tiles.e) * shape.columns.outputs_of_blocks(columns, width)
     macs, loads = shape.num_multiplications, _loads(shape, tiles)
@@ -148,7 +156,8 @@ def input_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
 def no_local_reuse(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
     """Return the accesses of every candidate if PEs hold no data.
 
-    Every product reads its weight from the buffer. An input is sent to the PEs of all filters.
+    A block has `a` filters and `b` channels. Every product reads its weight from the buffer. Each input is sent to the
+    PEs of all filters.
     """
     blocks = _filters_and_channels(shape, chip.num_pes, allowed)
     plane = shape.kernel_height * shape.kernel_width
@@ -184,9 +193,10 @@ def _allowed_blocks(blocks: Sequence[tuple[int, ...]], allowed: Allowed) -> list
 
 
 def _filters_and_channels(shape: Shape, most: int, allowed: Allowed) -> list[tuple[int, ...]]:
-    """Return the allowed pairs (filters, channels) of blocks with at most `most` planes.
+    """Return the allowed blocks (number of filters, number of channels) with at most `most` planes of weights.
 
-    A block holds one plane of weights for every combination of its filters and channels.
+    A block has one plane, which is the kernel of one filter and one channel, for every combination of its filters and
+    channels.
     """
     filters = part_sizes(shape.num_filters, most)
     return _allowed_blocks([(a, b) for a in filters for b in part_sizes(shape.num_channels, most // a)], allowed)
@@ -195,10 +205,10 @@ def _filters_and_channels(shape: Shape, most: int, allowed: Allowed) -> list[tup
 def _with_tiles(
     shape: Shape, chip: Chip, blocks: Sequence[tuple[int, ...]], needs: Callable[..., tuple[Amount, Amount, Amount]]
 ) -> tuple[tuple[Any, ...], Tiles]:
-    """Combine every block with every tile of images and output rows.
+    """Return all combinations of a block and a tile that fit into the buffer: the blocks' sizes, and the tiles.
 
     A tile has as many filters as the buffer can hold partial sums for. `needs(*block, n, input_rows)` returns three
-    numbers: the fewest filters that are allowed, the words that the buffer holds besides partial sums, and the
+    numbers: the fewest filters that a tile may have, the words that the buffer holds besides partial sums, and the
     additional words per filter.
     """
     sizes = [
@@ -213,7 +223,7 @@ def _with_tiles(
     room = _buffer_words(chip) - fixed
     m = np.minimum(room // (n * e * shape.output_width + per_filter), shape.num_filters)
     fits = m >= least
-    m = np.where(m == shape.num_filters, m, m // least * least)  # in whole blocks, or all
+    m = np.where(m == shape.num_filters, m, m // least * least)  # all filters, or a multiple of the block's filters
     if not fits.any():
         raise UsageError(
             f"no tile of this layer's partial sums fits into the buffer of chip {chip.name}; use a larger buffer"
@@ -222,7 +232,7 @@ def _with_tiles(
 
 
 def _loads(shape: Shape, tiles: Tiles) -> dict[str, Amount]:
-    """Return the words that go to or from DRAM, by type of data.
+    """Return the words that are read from or written to DRAM, by type of data.
 
     Filters are loaded again for every tile of images and rows, and inputs for every tile of filters.
     """
@@ -237,10 +247,10 @@ def _loads(shape: Shape, tiles: Tiles) -> dict[str, Amount]:
 
 
 def _loads_without_sums(shape: Shape, chip: Chip) -> dict[str, Amount]:
-    """Return the words that go to or from DRAM if partial sums stay in the PEs.
+    """Return the words that are read from or written to DRAM if partial sums stay in the PEs.
 
-    The buffer then holds either the inputs of some output rows or the weights of some filters, whichever moves fewer
-    words.
+    The buffer then holds either the inputs of some output rows or the weights of some filters. The result is for the
+    choice that moves fewer words.
     """
     room = _buffer_words(chip)
     weights = shape.num_filters * shape.weights_per_output

@@ -1,4 +1,4 @@
-"""Layers as the accelerator sees them (`LayerShape`), and the published networks AlexNet and VGG-16."""
+"""Describe layers for the accelerator's cost model (`LayerShape`); with the layers of AlexNet and VGG-16."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from paceline.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class LayerShape:
-    """A layer of one or more groups of channels, which are computed one after another.
+    """A convolution or linear layer, and the zeros in its data.
 
-    `shape` is the shape of one group.
+    Its groups of channels are computed one after another; `shape` describes one group.
     """
 
     name: str
@@ -23,11 +23,11 @@ class LayerShape:
     num_groups: int = 1
     input_zeros: float = 0.0  # share of zeros in its input, 0 to 1
     output_zeros: float = 0.0  # share of zeros in its output, after the activation
-    # The next three are counted on actual values. None: they are estimated from the shares of zeros.
+    # The next three are counted on actual values; those that are None are estimated from the shares of zeros.
     input_share: float | None = None  # compressed size over plain size
     output_share: float | None = None
     zero_products: float | None = None  # share of products whose input is zero, padding included
-    filter_zeros: float | None = None  # share of zeros in its integer weights
+    filter_zeros: float | None = None  # share of zeros in its integer weights; None without integer weights
 
     @property
     def num_macs(self) -> int:
@@ -48,8 +48,8 @@ def conv_layer(
 ) -> LayerShape:
     """Describe a convolution of `num_images` images as a `LayerShape`.
 
-    `weight_shape` is the shape of its weight, and `input_shape` that of its input in a trial run with `num_tried`
-    images.
+    `weight_shape` is the shape of the layer's weight. `input_shape` is the shape of its input in a trial run with
+    `num_tried` images.
     """
     if dilation != (1, 1):
         raise UsageError(f"layer {name} has dilation {dilation}; only convolutions without dilation can be mapped")
@@ -101,7 +101,7 @@ def _scaled(name: str, num_inputs: int, num_images: int, num_tried: int) -> int:
 
 
 def with_unique_names(layers: Sequence[LayerShape]) -> list[LayerShape]:
-    """Rename layers with the same name: a layer `conv` that runs three times becomes conv, conv (2), conv (3)."""
+    """Return layers with unique names: a layer `conv` that runs three times becomes conv, conv (2), conv (3)."""
     unique: dict[str, LayerShape] = {}
     for layer in layers:
         names = itertools.chain([layer.name], (f"{layer.name} ({number})" for number in itertools.count(2)))
@@ -111,10 +111,11 @@ def with_unique_names(layers: Sequence[LayerShape]) -> list[LayerShape]:
 
 
 def alexnet(num_images: int) -> list[LayerShape]:
-    """Return the five convolutions of AlexNet on images of 227 x 227, with the zeros measured on the Eyeriss chip.
+    """Return the five convolutions of AlexNet on images of 227 x 227, with published shares of zeros.
 
-    The output of a layer has the same share of zeros as the next layer's input, even if pooling lies between them. For
-    the output of the last layer, no share is published; that of its own input is used.
+    The shares were measured on the Eyeriss chip. The output of a layer gets the same share of zeros as the next layer's
+    input, even if pooling lies between them. No share is published for the output of the last layer, so it gets the
+    share of that layer's input.
     """
     zeros = (0.0001, 0.387, 0.725, 0.793, 0.776)
     sizes = (  # groups, filters and channels per group, input side, kernel side, stride, padding

@@ -1,4 +1,7 @@
-"""Read matrices from text, nested JSON or a file (.npy, .csv, .json), and build the operands of a convolution."""
+"""Read the input and kernel of a convolution from command-line options, and check and pad them.
+
+Options accept rows of numbers, nested JSON lists, random integers, or a file (.npy, .csv, .json).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ Matrix = NDArray[Any]  # int64 where every number is whole, else float64
 
 SUFFIXES = (".npy", ".csv", ".json")
 MAX_DIMENSIONS = 4
-MAX_VALUES = 100_000_000  # of one matrix: most of a gigabyte
+MAX_VALUES = 100_000_000  # limit per matrix: 800 MB
 _RANDOM = re.compile(r"random:(\d{1,9}(?:x\d{1,9}){1,3})(?::(\d{1,18}))?")
 
 
@@ -32,9 +35,11 @@ def is_file_name(text: str) -> bool:
 
 
 def read_matrix(text: str, what: str) -> Matrix:
-    """Parse a matrix of 2, 3 or 4 dimensions from the text of a command-line option.
+    """Return the matrix of 2, 3 or 4 dimensions that the value of a command-line option describes.
 
-    `what` is the name of the option for error messages.
+    `text` is rows such as `1 3 9; 4 5 6`, nested JSON lists, `random:3x8x8` (`random:3x8x8:7` for seed 7), or the name
+    of a .npy, .csv or .json file. `what` is the name of the option for error messages. Raises UsageError for anything
+    else.
     """
     stripped = text.strip()
     if not stripped:
@@ -82,7 +87,7 @@ def _read_npy(path: Path, what: str) -> Matrix:
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Python's parser, about the header
+            warnings.simplefilter("ignore")  # ignore warnings of Python's parser about the header
             shape = np.lib.format.open_memmap(path, mode="r").shape  # refuses shapes larger than the file
             if math.prod(shape) <= MAX_VALUES:
                 with path.open("rb") as file:  # np.load would also open archives of several arrays
@@ -97,9 +102,9 @@ def _read_npy(path: Path, what: str) -> Matrix:
 
 
 def _random(sides: list[int], seed: int, what: str) -> Matrix:
-    """Return random integers from -9 to 9, which are easy to check by hand.
+    """Return a matrix of random integers from -9 to 9, which are easy to check by hand.
 
-    Two options with the same seed get different numbers.
+    The option's name `what` is part of the seed, so two options with the same seed get different numbers.
     """
     if 0 in sides:
         raise UsageError(f"{what} has a side of length 0 in {'x'.join(map(str, sides))}")
@@ -130,7 +135,7 @@ def _numbers(count: int) -> str:
 def _number(cell: str, what: str) -> int | float:
     for kind in (int, float):
         try:
-            number = kind(cell.replace("_", "?"))  # 1_0 is ten to Python alone
+            number = kind(cell.replace("_", "?"))  # reject 1_0, which Python would read as 10
         except ValueError:
             continue
         return _within(number, what)
@@ -151,7 +156,7 @@ def _from_nested(value: Any, what: str) -> Matrix:
 
 
 def _check_nested(value: Any, what: str, where: str) -> tuple[int, ...]:
-    """Return the shape of nested lists; raise UsageError if the lists are ragged."""
+    """Return the shape of nested lists; raise UsageError if they are ragged, empty or contain a non-number."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         _within(value, what)
         return ()
@@ -186,7 +191,7 @@ def _checked(matrix: Matrix, what: str) -> Matrix:
 
 
 def parse_sides(text: str) -> tuple[int, ...]:
-    """Parse sizes: `3x32x32` becomes (3, 32, 32)."""
+    """Parse the value of --input-shape: `3x32x32` becomes (3, 32, 32)."""
     words = text.lower().split("x")
     sides = tuple(int(word) if re.fullmatch(r"\d{1,9}", word) else 0 for word in words)
     if 0 in sides or math.prod(sides) > MAX_VALUES:
@@ -196,9 +201,10 @@ def parse_sides(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Operands:
-    """Padded images (N, C, H, W) and filters (M, C, R, S) of a convolution.
+    """Padded images and filters of a convolution.
 
-    `has_batch` and `has_filters` say whether the user expects the axes N and M in the output.
+    The axes of `images` are (image, channel, row, column), and those of `filters` (filter, channel, row, column).
+    `has_batch` and `has_filters` say whether the user expects the axes of images and filters in the output.
     """
 
     images: Matrix
@@ -208,7 +214,7 @@ class Operands:
     has_filters: bool
 
     def without_added_axes(self, output: Matrix) -> Matrix:
-        """Return an output (N, M, E, F) without the axes that the user does not expect."""
+        """Return an output (image, filter, row, column) without the axes that the user does not expect."""
         without_batch = output if self.has_batch else output[0]
         return without_batch if self.has_filters else without_batch[..., 0, :, :]
 
@@ -223,9 +229,10 @@ def make_operands(
     num_filters: int | None = None,
     num_images: int | None = None,
 ) -> Operands:
-    """Convert images and filters to matrices with four axes, and pad the images.
+    """Return the operands of a convolution: images and filters with four axes, and the images padded.
 
-    A matrix with two axes is split along its rows into the requested numbers of images or filters, and of channels.
+    A matrix with two axes is split along its rows into the requested numbers of images or filters, and of channels. A
+    matrix with three axes gets a first axis of size 1. Raises UsageError if the matrices do not fit together.
     """
     has_batch = images.ndim == 4 or num_images is not None
     has_filters = has_batch or filters.ndim == 4 or num_filters is not None

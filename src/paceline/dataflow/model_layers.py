@@ -1,4 +1,4 @@
-"""Read the layers of a model, a stored run or a stored quantization, in the order of execution."""
+"""Read the layers of a model, a stored run or a stored quantized model, for the accelerator's cost model."""
 
 from __future__ import annotations
 
@@ -31,13 +31,16 @@ from paceline.runs import Stored, find
 
 
 def layers_of_integers(stored: Stored, chip: Chip, *, num_images: int, with_linear: bool) -> list[LayerShape]:
-    """Run a stored quantized network in integers on images of its test set, and return its layers."""
+    """Run a stored quantized network in integers on images of its test set, and return its layers.
+
+    The layers are in order of execution, with the zeros that were counted in their inputs and weights.
+    """
     recipe = Recipe.from_dict(stored.recipe_values)
     data = load_data(recipe.replace({"data.augment": False}).data, seed=recipe.seed)
     images, _ = data.test.batch(torch.arange(min(num_images, len(data.test))), 0)
     model = _restored(stored, build_model(recipe.model.name, data), images)
     kinds = (Conv, Linear) if with_linear else (Conv,)
-    # A BatchNorm that could not be folded is a convolution of the executor, but not of the model.
+    # Operations without `module` are BatchNorms that could not be folded, which the executor runs as convolutions.
     ops = {op.name: op for op in model.graph.layers if isinstance(op, kinds) and op.module}
     if not ops:
         raise UsageError("this model has no convolution; --linear counts linear layers as well")
@@ -47,7 +50,7 @@ def layers_of_integers(stored: Stored, chip: Chip, *, num_images: int, with_line
     def add_layer(name: str, integers: Tensor) -> None:
         if name in ops:
             op = ops[name]
-            # Subtract the zero point, which represents zero; the executor has channels last.
+            # Subtract the zero point, the integer that represents 0. The executor has channels last.
             values = integers.to(torch.int16) - model.grid(op.inputs[0]).zero_point
             values = values.movedim(-1, 1) if values.dim() == 4 else values
             layers.append(_integer_layer(op, values, num_images, len(images), model.weights[name].weight))
@@ -100,7 +103,7 @@ def _integer_layer(op: Conv | Linear, values: Tensor, num_images: int, num_tried
     return replace(layer, filter_zeros=float((weight == 0).double().mean()))
 
 
-NUM_CLASSES = 10  # of a model that is built only for its layer shapes
+NUM_CLASSES = 10  # number of classes of a model that is built only for its layer shapes
 # Convolutions without a mapping are refused: ignoring them would underestimate the cost of a network.
 UNSUPPORTED = (nn.Conv1d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
@@ -108,7 +111,11 @@ UNSUPPORTED = (nn.Conv1d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.
 def read_layers(
     name: str, chip: Chip, *, num_images: int, input_shape: tuple[int, ...] | None, with_linear: bool, runs: Path
 ) -> tuple[str, list[LayerShape]]:
-    """Return the title and the layers of a model (built-in or `file.py:factory`), a stored run or a quantization."""
+    """Return the title and the layers, in order of execution, of a model, a stored run or a quantized model.
+
+    `name` is a built-in model, `file.py:factory`, or the name of the run or of the study that quantized a model.
+    `input_shape` is the shape of one input; it is required for a model, and must be None for a run or a study.
+    """
     if is_reference(name) or name in model_names():
         if input_shape is None:
             if is_reference(name):
@@ -140,7 +147,7 @@ def _find_stored(name: str, runs: Path) -> Stored:
 
 
 def _layers_of_run(run: Stored, chip: Chip, *, num_images: int, with_linear: bool) -> list[LayerShape]:
-    """Return the layers of a run's final model, with the zeros counted on images of the run's test set."""
+    """Return the layers of a run's final model, with the zeros in their inputs for images of the run's test set."""
     folder = run.folder
     try:
         recipe = Recipe.from_toml((folder / "recipe.toml").read_text(encoding="utf-8"))
@@ -182,10 +189,11 @@ def layers_of(
     with_linear: bool = False,
     on_input: Callable[[nn.Module, Tensor], None] | None = None,
 ) -> list[LayerShape]:
-    """Run a model and return its convolutions in order of execution.
+    """Run a model on `inputs`, and return its convolutions in order of execution.
 
-    `with_linear` adds its linear layers, as 1x1 convolutions. `on_input` is called with each of these modules and its
-    input, whose first dimension is the batch.
+    `with_linear` adds the linear layers, as 1x1 convolutions. The layers are described for `num_images` images.
+    `on_input` is called with the module and the input of each layer. The first dimension of a convolution's input is
+    the batch.
     """
     layers: list[LayerShape] = []
     names = {module: name for name, module in model.named_modules()}
@@ -224,7 +232,7 @@ def layers_of(
 
 
 def _layer(name: str, module: nn.Module, values: Tensor, num_images: int, num_tried: int) -> LayerShape:
-    """Describe a module as a layer, from the shape of its input `values` in a trial run with `num_tried` images."""
+    """Describe a module as a layer, from its input `values` in a trial run with `num_tried` images."""
     counts = {"num_images": num_images, "num_tried": num_tried}
     if isinstance(module, nn.Linear):
         return linear_layer(name, values.shape, num_filters=module.out_features, **counts)

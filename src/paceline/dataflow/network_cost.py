@@ -1,4 +1,7 @@
-"""Cost of a network on a chip, by layer: mapping, time, accesses and energy, compared with baseline dataflows."""
+"""Compute the cost of each layer of a network on an accelerator chip: mapping, time, accesses and energy.
+
+The energy is compared with that of the baseline dataflows.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,8 @@ def analyse(
 ) -> NetworkCost:
     """Return the cost of every layer and of the whole network.
 
-    `network` and `batch` are only copied into the result.
+    `objective` is the quantity that the mapping of each layer minimises. `network` and `batch` are only copied into the
+    result.
     """
     rows = [
         analyse_layer(layer, chip, objective=objective, with_baselines=with_baselines)
@@ -98,7 +102,10 @@ def analyse_layer(layer: LayerShape, chip: Chip, *, objective: str, with_baselin
 def read_network(
     name: str, chip: Chip, *, num_images: int, input_shape: tuple[int, ...] | None, with_linear: bool, runs: Path
 ) -> tuple[str, list[LayerShape]]:
-    """Return the title and the layers of a network; import torch only if it is not a published network."""
+    """Return the title and the layers of a published network, a model, a stored run or a quantized model.
+
+    For a published network, torch is not imported.
+    """
     if name in PUBLISHED:
         if input_shape is not None or with_linear:
             raise UsageError(f"{name} is a fixed list of published convolutions; leave out --input-shape and --linear")
@@ -111,7 +118,7 @@ def read_network(
 def _dram_bytes(layer: LayerShape, words: Accesses, chip: Chip) -> dict[str, float]:
     """Return the bytes of DRAM traffic by type of data.
 
-    Inputs and outputs are compressed if that makes them shorter. Filters are never compressed.
+    Inputs and outputs are compressed if compression makes them shorter. Filters are never compressed.
     """
     shares = {
         "filter": 1.0,
@@ -126,9 +133,10 @@ def _share(counted: float | None, zeros: float, chip: Chip) -> float:
 
 
 def _gating(layer: LayerShape, chip: Chip) -> Gating:
-    """Return the savings of zero gating.
+    """Return the multiplications and the energy that zero gating saves.
 
-    For an input of zero, it skips the product, the read of the weight, and the read and write of the partial sum.
+    If an input is zero, a PE with zero gating skips the product, the read of the weight, and the read and write of the
+    partial sum.
     """
     share = layer.input_zeros if layer.zero_products is None else layer.zero_products
     skipped = round(layer.num_macs * share)

@@ -1,4 +1,7 @@
-"""Events of a simulation: every operation of every PE with its cycle and values, in order."""
+"""List every operation of every processing element (PE) in a simulated convolution, with its cycle and values.
+
+A simulation consists of passes. A pass is the work of the PE array between two loads of filters.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,9 @@ class Event:
 
     cycle: int
     last_cycle: int
-    number: int  # of the pass (its index)
+    number: int  # index of the pass
     place: Place
-    operation: str  # one of OPERATIONS; sum adds up a column
+    operation: str  # one of OPERATIONS; `sum` adds a partial sum to the sum of a column
     left: Number | None  # a weight, or the sum so far
     right: Number | None  # an input, a product, or a partial sum that was received
     result: Number
@@ -33,7 +36,7 @@ class Event:
     loads: tuple[str, ...] = ()  # data that the PE receives for this operation: weight, input
     source: Place | None = None  # sender of the partial sum; the PE itself for a sum kept from an earlier fold
     target: Place | None = None
-    tap: int | None = None  # which of the PE's weights is multiplied
+    tap: int | None = None  # index of the multiplied weight among the PE's weights
     is_complete: bool = False  # the result is the output's final value
 
 
@@ -51,7 +54,7 @@ class _Cycles(TypedDict):
 
 
 def events(simulation: Simulation) -> Iterator[Event]:
-    """Yield every event, ordered by cycle; within a cycle, an event follows the events that it depends on."""
+    """Yield every event, ordered by cycle. Within a cycle, an event follows the events that it depends on."""
     for record in simulation.records():
         found = [event for index in range(len(record.one.strips)) for event in _strip_events(simulation, record, index)]
         yield from sorted(found, key=lambda event: (event.cycle, OPERATIONS.index(event.operation), event.place))
@@ -113,7 +116,7 @@ def _row_events(simulation: Simulation, record: Record, index: int, where: tuple
 
 
 def _column_events(record: Record, index: int, column: int, output: int) -> Iterator[Event]:
-    """Yield the sends and sums of one column of PEs for one output; the first PE of the column adds up."""
+    """Yield the sends and sums of one column of PEs for one output. The first PE of the column adds the sums."""
     schedule, one = record.schedule, record.one
     num_rows = record.pes.partial_sums.shape[1]
     num_sums = schedule.sum_start.shape[1]
@@ -153,6 +156,9 @@ def _common(record: Record, index: int, row: int, column: int, output: int) -> _
 
 
 def _cycles(record: Record, start: Any, length: int) -> _Cycles:
-    """Convert a start within a pass to cycles of the whole simulation, which are counted from 1."""
+    """Return the first and last cycle of an operation in the whole simulation, counted from 1.
+
+    `start` is its start cycle within the pass, counted from 0, and `length` its number of cycles.
+    """
     before = record.one.start_cycle + int(start)
     return {"cycle": before + min(1, length), "last_cycle": before + length}

@@ -1,8 +1,9 @@
-"""Placement of a convolution on an array of PEs: its logical sets, folded if too large, side by side if small.
+"""Assign the rows of a convolution to an array of processing elements (PEs), for its simulation.
 
-A set computes one image under one filter: R rows of PEs (one per kernel row) by E columns (one per output row). If the
-set has more columns than the array, it is split into strips of output rows. If it has more rows than the array, kernel
-rows are folded, and partial sums stay in the first PE of their column until the next fold.
+A logical set of PEs computes one image with one filter. It has R rows of PEs (one per kernel row) and E columns (one
+per output row). If the set has more columns than the array, it is split into strips of output rows. If it has more rows
+than the array, the kernel rows are divided into folds, which are computed one after another; partial sums stay in the
+first PE of their column until the next fold. Strips for which the array has room are computed side by side.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from paceline.dataflow.timing import Schedule, Timing, make_schedule
 
 @dataclass(frozen=True)
 class Strip:
-    """A logical set or a strip of one, with the position of its first PE in the array."""
+    """A logical set or some of its output rows, with the position of its first PE in the array."""
 
     image: int
     filter: int
@@ -31,14 +32,14 @@ class Strip:
 
 @dataclass(frozen=True)
 class Pass:
-    """The work of the array between two filter loads: strips side by side, all with the same kernel rows."""
+    """The work of the array between two loads of filters: strips side by side, all with the same kernel rows."""
 
     index: int
     start_cycle: int
     strips: tuple[Strip, ...]
     kernel_rows: range
-    has_carry: bool  # partial sums of an earlier fold are added
-    is_final: bool  # the last fold: outputs are complete
+    has_carry: bool  # whether partial sums of an earlier fold are added
+    is_final: bool  # whether this is the last fold, after which outputs are complete
 
     @property
     def num_columns(self) -> int:
@@ -107,7 +108,7 @@ class Placement:
 
     @property
     def num_sets_side_by_side(self) -> int:
-        """Number of logical sets that the strips computed at once belong to."""
+        """Number of logical sets whose strips are computed at once."""
         per_set = math.ceil(self.shape.output_height / self.strip_columns)
         return math.ceil(self.num_side_by_side / per_set)
 
@@ -128,9 +129,9 @@ class Placement:
 
     @cached_property
     def _schedules(self) -> dict[int, Schedule]:
-        """Schedules, by the number of additions per column and output.
+        """Schedules of passes, by the number of additions per column and output.
 
-        There are at most three: for the first fold, the folds between, and the last fold.
+        There are at most three: one for the first fold, one for the last fold, and one for the folds between.
         """
         height = 1 if self.is_serial else self.shape.kernel_height
         rows = [min(self.set_rows, height - start) for start in range(0, height, self.set_rows)]
@@ -153,7 +154,7 @@ class Placement:
                 cycle += self.schedule(one).cycles
 
     def _batches(self) -> Iterator[tuple[Strip, ...]]:
-        """Yield the strips in groups that are computed at once."""
+        """Yield tuples of the strips that are computed at once."""
         work = itertools.product(
             range(self.shape.num_images),
             range(self.shape.num_filters),

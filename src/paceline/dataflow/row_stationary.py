@@ -1,9 +1,12 @@
-"""Row-stationary dataflow in closed form: accesses and cycles of a mapping, and the search for the best mapping.
+"""Find the best mapping of a layer onto a row-stationary accelerator; compute its memory accesses and cycles.
 
 A mapping has seven parameters, named as in the Eyeriss papers: m filters and n images whose partial sums are in the
-buffer, e output rows at a time, p filters and q channels in each PE, r sets of PEs on different channels and t sets on
-different filters. Functions accept plain numbers and arrays of candidates. The search evaluates every mapping that fits
-the chip and chooses the best by an objective.
+buffer, e output rows at a time, p filters and q channels in each PE (processing element), r sets of PEs on different
+channels and t sets on different filters. A set of PEs has one row of PEs per kernel row and one column per output row.
+A pass is the work of the PEs between two loads of filters.
+
+The search evaluates every mapping that fits the chip (a candidate), and chooses the best by an objective. Functions
+accept one mapping, whose parameters are numbers, or all candidates at once, whose parameters are arrays.
 """
 
 from __future__ import annotations
@@ -25,7 +28,10 @@ DEFAULT_OBJECTIVE = "dram-delay"
 
 @dataclass(frozen=True, kw_only=True)
 class Mapping:
-    """Layout of a layer on the array and in time. Each field is a number, or an array with one value per candidate."""
+    """Parameters that assign the work of a layer to the PEs and to passes.
+
+    Each field is a number, or an array with one value per candidate.
+    """
 
     m: Amount  # filters whose partial sums are in the buffer
     n: Amount  # images whose partial sums are in the buffer
@@ -41,16 +47,16 @@ class Mapping:
 
 @dataclass(frozen=True, kw_only=True)
 class Rounds:
-    """Number of iterations of each loop around a pass."""
+    """Number of iterations of each loop around a pass, and quantities that follow from them."""
 
     images: Amount
     strips: Amount
-    filters: Amount  # groups of p x t filters, which one pass computes
-    buffered: Amount  # groups of m filters, whose partial sums are in the buffer one group after another
-    channels: Amount
-    input_rows: Amount  # of all strips together, counting overlaps twice
-    filter_sets: Amount  # sets of PEs with different filters, summed over all passes
-    channel_sets: Amount
+    filters: Amount  # groups of p x t filters; a pass computes one group
+    buffered: Amount  # groups of m filters; the buffer holds the partial sums of one group at a time
+    channels: Amount  # groups of q x r channels; a pass computes one group
+    input_rows: Amount  # of all strips together; a row that two strips read counts twice
+    filter_sets: Amount  # busy sets of PEs with different filters, summed over the iterations of `filters`
+    channel_sets: Amount  # busy sets of PEs with different channels, summed over the iterations of `channels`
 
     @classmethod
     def of(cls, shape: Shape, mapping: Mapping) -> Rounds:
@@ -67,12 +73,12 @@ class Rounds:
 
     @property
     def filter_loads(self) -> Amount:
-        """Number of times that the PEs receive each weight; it is 1 if they hold all weights at the same time."""
+        """Number of times that the PEs receive each weight: 1 if they hold all weights at the same time."""
         return np.where(self.filters * self.channels == 1, 1, self.images * self.strips)
 
 
 def buffer_banks(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
-    """Return the number of buffer banks that a mapping needs; no bank holds both inputs and partial sums."""
+    """Return the number of buffer banks that a mapping needs. No bank holds both inputs and partial sums."""
     sums = mapping.n * mapping.m * mapping.e * shape.output_width * chip.word_bytes
     return input_banks(shape, mapping, chip) + np.ceil(sums / chip.buffer.bank_bytes)
 
@@ -101,7 +107,8 @@ def accesses(shape: Shape, mapping: Mapping) -> Accesses:
     # Each PE receives the rows that it multiplies: a filter row per column, an input row per set of filters.
     filter_moves = weights * np.where(rounds.filter_loads == 1, mapping.e, rounds.images * shape.output_height)
     input_moves = pixels * shape.output_height * shape.kernel_height * shape.row_reads * rounds.filter_sets
-    # A sum passes through the rows of all sets on its channels and returns from the buffer for the next round.
+    # A sum moves through the rows of PEs of all sets with different channels. It returns from the buffer for each
+    # further group of channels.
     hops = shape.kernel_height * rounds.channel_sets - rounds.channels
     sum_moves = outputs * (hops + rounds.channels - 1)
     return Accesses(
@@ -118,7 +125,7 @@ def accesses(shape: Shape, mapping: Mapping) -> Accesses:
 
 
 def cycles(shape: Shape, mapping: Mapping, chip: Chip) -> dict[str, Amount]:
-    """Return the cycles of one group by cause; `compute`, `input` and `partial_sum` overlap in time.
+    """Return the cycles of one group of a layer by cause. `compute`, `input` and `partial_sum` overlap in time.
 
     A pass begins by loading filters and the first window of inputs. The PEs do not multiply during that time, because a
     PE has room for only one set of filters and one window. The remaining inputs and the partial sums are transferred
@@ -142,20 +149,24 @@ def cycles(shape: Shape, mapping: Mapping, chip: Chip) -> dict[str, Amount]:
 
 
 def total_cycles(parts: dict[str, Amount]) -> Amount:
-    """Add up the cycles of all causes; of those that overlap in time, only the longest counts."""
+    """Return the total of the cycles by cause; among causes that overlap in time, only the longest counts."""
     flowing = np.maximum(np.maximum(parts["compute"], parts["input"]), parts["partial_sum"])
     return flowing + parts["filter_load"] + parts["window_load"]
 
 
 def _busy_sets(whole: int, inner: Amount, sets: Amount) -> Amount:
-    """Return the number of busy sets of PEs, summed over all rounds; the last round may use fewer sets."""
+    """Return the number of busy sets of PEs, summed over all rounds.
+
+    `whole` filters or channels are computed in rounds, by `sets` sets with `inner` of them each. The last round may
+    need fewer sets.
+    """
     return whole // (inner * sets) * sets + np.minimum(whole % (inner * sets), sets)
 
 
 def _items_per_pe(whole: int, inner: Amount, sets: Amount) -> Amount:
     """Return the number of filters or channels that a PE processes in all rounds together.
 
-    The last round may have fewer per PE.
+    The arguments are those of `_busy_sets`. A PE may have fewer filters or channels in the last round.
     """
     rest = whole % (inner * sets)
     return whole // (inner * sets) * inner + ceiling(rest, sets)
@@ -166,11 +177,15 @@ def _energy(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
 
 
 def _time(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
-    """Return the cycles on the chip. The time of DRAM is left out, because it depends on the data."""
+    """Return the total cycles of one group of a layer, if the chip never waits for DRAM.
+
+    Waiting for DRAM is not included, because it depends on how well the data can be compressed.
+    """
     return total_cycles(cycles(shape, mapping, chip))
 
 
-# The chosen mapping minimises one of these. None depends on the data: zeros are not known in advance.
+# Functions of a mapping, one of which the search minimises. Their values do not depend on the zeros in the data, which
+# are not known in advance.
 OBJECTIVES: dict[str, Callable[[Shape, Mapping, Chip], Amount]] = {
     "dram-delay": lambda shape, mapping, chip: accesses(shape, mapping).total("dram") * _time(shape, mapping, chip),
     "energy-delay": lambda shape, mapping, chip: _energy(shape, mapping, chip) * _time(shape, mapping, chip),
@@ -199,7 +214,7 @@ class _Unmappable(Exception):
 
 @lru_cache(maxsize=256)
 def best_mapping(shape: Shape, chip: Chip, objective: str) -> Mapping:
-    """Return the mapping with the lowest value of the objective; ties are broken by energy."""
+    """Return the mapping with the lowest value of the objective, and among equals the lowest energy."""
     candidates = _candidates(shape, chip)
     order = np.lexsort((_energy(shape, candidates, chip), OBJECTIVES[objective](shape, candidates, chip)))
     return Mapping(**{key: int(values[order[0]]) for key, values in vars(candidates).items()})
@@ -214,7 +229,7 @@ def _candidates(shape: Shape, chip: Chip) -> Mapping:
     choices = np.indices((len(per_pe), len(sets), len(images))).reshape(3, -1)
     (p, q), (e, r, t), n = per_pe[choices[0]].T, sets[choices[1]].T, images[choices[2]]
     mappings = Mapping(m=np.minimum(p * t, shape.num_filters), n=n, e=e, p=p, q=q, r=r, t=t)
-    # Sets that share filters or channels get at least one and no more than their share.
+    # A PE needs no more filters than a t-th of all filters, and no more channels than an r-th of all channels.
     fits = (p <= ceiling(shape.num_filters, t)) & (q <= ceiling(shape.num_channels, r))
     fits &= filter_bytes(shape, mappings, chip) <= chip.buffer.filter_bytes
     fits &= buffer_banks(shape, mappings, chip) <= chip.buffer.banks
@@ -228,9 +243,10 @@ def _candidates(shape: Shape, chip: Chip) -> Mapping:
 
 
 def _most_filters(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
-    """Return the largest number of filters whose partial sums fit into the buffer at once.
+    """Return the largest number of filters, m, whose partial sums fit into the buffer at once.
 
-    It is all filters, or a multiple of the filters of a pass. A larger number saves loads of inputs and costs nothing.
+    The number is that of all filters, or a multiple of the number of filters per pass. A larger m needs fewer loads of
+    inputs and has no disadvantage.
     """
     per_filter = mapping.n * mapping.e * shape.output_width * chip.word_bytes
     free = (chip.buffer.banks - input_banks(shape, mapping, chip)) * chip.buffer.bank_bytes
@@ -254,7 +270,7 @@ def _check_kernel(shape: Shape, chip: Chip) -> None:
 
 
 def _pe_choices(shape: Shape, chip: Chip) -> Iterator[tuple[int, int]]:
-    """Yield the pairs (filters, channels) whose data fits into the scratch pads of a PE."""
+    """Yield every (p, q), filters and channels per PE, whose data fits into the scratch pads of a PE."""
     pads = chip.scratch_pads
     for p in part_sizes(shape.num_filters, pads.partial_sum):
         for q in part_sizes(shape.num_channels, pads.input // shape.kernel_width):
@@ -263,10 +279,10 @@ def _pe_choices(shape: Shape, chip: Chip) -> Iterator[tuple[int, int]]:
 
 
 def _set_choices(shape: Shape, chip: Chip) -> Iterator[tuple[int, int, int]]:
-    """Yield every (e, r, t) that fits the array.
+    """Yield every (e, r, t) for which the array has enough PEs.
 
-    e is the number of output rows per set, r of sets on different channels, and t of sets on different filters. A set
-    wider than the array is split into pieces placed below each other.
+    A set has e columns of PEs, one per output row. There are r sets on different channels, times t sets on different
+    filters. A set wider than the array is split, and its parts are placed below each other.
     """
     down = chip.rows // shape.kernel_height
     for e in part_sizes(shape.output_height, shape.output_height):

@@ -1,4 +1,4 @@
-"""Convolution sizes: `Shape`, validated on construction, and the pixels read along each axis (`ConvAxis`)."""
+"""Sizes of a convolution (`Shape`), and how many pixels its outputs read along each axis (`ConvAxis`)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def part_sizes(whole: int, most: int) -> list[int]:
     sizes = []
     part = min(whole, most)
     while part:
-        part = ceiling(whole, ceiling(whole, part))  # the smallest that needs as few rounds
+        part = ceiling(whole, ceiling(whole, part))  # the smallest size that needs the same number of parts
         sizes.append(part)
         part -= 1
     return sizes[::-1]
@@ -37,7 +37,11 @@ def part_sizes(whole: int, most: int) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class ConvAxis:
-    """One axis of a convolution, vertical or horizontal: input pixels, padding at both ends, kernel and stride."""
+    """One axis of a convolution, vertical or horizontal, with all sizes in pixels.
+
+    `size` is the input without padding, and `padding` is added at both ends. Methods that count pixels in strips divide
+    the outputs along the axis into strips of `part` outputs.
+    """
 
     size: int
     kernel: int
@@ -54,9 +58,9 @@ class ConvAxis:
 
     @property
     def step(self) -> int:
-        """Number of pixels that an output reads and the output before it does not.
+        """Number of pixels that an output reads and the previous output does not.
 
-        A stride larger than the kernel skips the other pixels.
+        A stride larger than the kernel skips pixels, which no output reads.
         """
         return min(self.stride, self.kernel)
 
@@ -85,16 +89,16 @@ class ConvAxis:
         return self._real(self.outputs)
 
     def blocks_in_strips(self, block: Amount, part: Amount) -> Amount:
-        """Return the number of blocks that hold the pixels read by strips of `part` outputs, without padding.
+        """Return the number of blocks of pixels that strips of `part` outputs read, without padding.
 
-        A block has at most `block` pixels, all of the same strip.
+        The pixels that a strip reads are divided into blocks of `block` pixels; the last block may be smaller.
         """
         return _for_each(self._blocks, block, part)
 
     def outputs_of_blocks(self, block: Amount, part: Amount) -> Amount:
-        """Count the outputs that read each block of pixels, and return the sum over all blocks.
+        """Return the number of outputs that read a block of pixels, summed over all blocks.
 
-        A block has at most `block` pixels, all read by the same strip of `part` outputs.
+        Blocks are those of `blocks_in_strips`. Only outputs of the block's strip count.
         """
         return _for_each(self._outputs_of_blocks, block, part)
 
@@ -109,7 +113,7 @@ class ConvAxis:
         new = self._num_first_read(part)
         read = np.cumsum(new)
         begin = np.arange(self.outputs) // part * part
-        end = read - (read - new)[begin]  # index behind each output's pixels among those of its strip
+        end = read - (read - new)[begin]  # for each output, the end index of its pixels among the strip's pixels
         start = end - self._num_last_inside(self.kernel)
         return int(((end - 1) // block - start // block + 1)[end > start].sum())
 
@@ -127,7 +131,7 @@ class ConvAxis:
 
 
 def _for_each(count: Callable[..., int], *sizes: Amount) -> Amount:
-    """Call `count` once per distinct combination of sizes, and return the results for all candidates."""
+    """Return `count(*sizes)` for each element of arrays of sizes, with one call per distinct combination."""
     alike = np.broadcast_arrays(*sizes)
     key = np.ravel_multi_index(alike, [int(one.max()) + 1 for one in alike])
     _, first, which = np.unique(key, return_index=True, return_inverse=True)
@@ -141,7 +145,11 @@ _NUMBER = r"\d{1,9}"
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Sizes of a convolution: N images of C channels and H x W pixels, M filters of C channels and R x S weights."""
+    """Sizes of a convolution, checked on construction.
+
+    In the papers on Eyeriss, it has N images of C channels with H x W pixels, and M filters of C channels with R x S
+    weights.
+    """
 
     num_images: int = 1
     num_filters: int = 1
@@ -199,7 +207,7 @@ class Shape:
 
     @property
     def row_reads(self) -> int:
-        """Number of pixels of an input row that a row of outputs reads, padding included."""
+        """Number of pixels of an input row that an output row reads, padding included."""
         return int(self.columns.read(self.output_width))
 
     @property

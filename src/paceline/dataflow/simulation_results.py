@@ -1,6 +1,6 @@
-"""Results of a simulated convolution: memory accesses, energy, contents of the PEs, and texts for tables and pages.
+"""Compute results of a simulated convolution: memory accesses, energy, contents of PEs, and lines of text.
 
-Accesses are counted by the same rules as in `row_stationary`.
+Accesses are counted by the same rules as in `row_stationary`. PEs are processing elements.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def conv_accesses(simulation: Simulation) -> Accesses:
 
 
 def _loads(plan: Placement, one: Pass) -> tuple[int, int, int, int]:
-    """Return four numbers of words for a pass.
+    """Return four numbers of words for a pass: weights and inputs, received by PEs and read from the buffer.
 
-    The first two are the weights and the inputs that PEs receive, the last two those that are read from the buffer.
+    Their order is: weights received, inputs received, weights read, inputs read.
     """
     shape = plan.shape
     rows = 1 if plan.is_serial else len(one.kernel_rows)
@@ -74,7 +74,7 @@ def _loads(plan: Placement, one: Pass) -> tuple[int, int, int, int]:
 
 
 def _input_rows(plan: Placement, one: Pass) -> int:
-    """Return the number of different input rows that a pass reads; sets side by side can share rows."""
+    """Return the number of different input rows that a pass reads. Strips side by side can share rows."""
     strips = {(strip.image, strip.first_row, strip.num_columns) for strip in one.strips}
     return len(
         {
@@ -118,7 +118,7 @@ def conv_result(simulation: Simulation) -> ConvResult:
 
 @dataclass(frozen=True, kw_only=True)
 class PEContents:
-    """Data in a PE during a pass: rows of weights and of pixels, and the output row that it computes."""
+    """Data of a PE during a pass: rows of weights and pixels, and the index of the output row that they give."""
 
     place: Place
     weights: list[list[Any]]
@@ -132,7 +132,8 @@ class PEContents:
 def pe_contents(simulation: Simulation, one: Pass) -> Iterator[PEContents]:
     """Yield the contents of every PE of a pass.
 
-    Under the `serial` model, a PE holds all kernel rows; `filter_row` and `input_row` are then those of the first.
+    Under the execution model `serial`, a PE holds all kernel rows, and `filter_row` and `input_row` are the indices of
+    the first of its rows.
     """
     pes = PEArray(simulation.plan, one, simulation.operands.images, simulation.operands.filters)
     for index, strip in enumerate(one.strips):
@@ -170,7 +171,7 @@ def placement_lines(simulation: Simulation) -> Iterator[str]:
 
 
 def summary(simulation: Simulation) -> str:
-    """Return a line of text with cycles, PEs and utilisation."""
+    """Return a line of text with the number of cycles, the number of PEs and their utilisation."""
     plan, used = simulation.plan, f"{simulation.utilisation:.1%}"
     if plan.array != (plan.shape.kernel_height, plan.shape.output_height):
         used += f" (of the {plan.array[0]} x {plan.array[1]} in the array: {simulation.array_utilisation:.1%})"
@@ -184,9 +185,9 @@ def number_text(value: Any) -> str:
 
 
 def output_text(simulation: Simulation, event: Event) -> str:
-    """Format the index of an event's output: row and column.
+    """Format the index of the output that an event computes: `[row, column]`.
 
-    Image and filter come first if the convolution has several images or filters.
+    If the convolution has several images or filters, the index is `[image, filter, row, column]`.
     """
     shape = simulation.plan.shape
     is_plain = shape.num_images * shape.num_filters == 1

@@ -1,4 +1,7 @@
-"""Simulator: run a convolution on the PE array, pass by pass, with numpy arrays over all PEs."""
+"""Simulate a convolution on an array of processing elements (PEs), with numpy arrays over all PEs.
+
+The simulation runs in passes. A pass is the work of the array between two loads of filters (see `placement`).
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,8 @@ class PEArray:
         self._stride = plan.shape.stride[1]
         self._num_outputs = plan.shape.output_width
         load = _load_whole_kernel if plan.is_serial else _load_rows
-        # Axes: strip, row, lane, tap; and strip, row, column, lane, pixel. Columns missing from a short strip hold
-        # arbitrary pixels and are never read back.
+        # Axes of `filters`: strip, row, lane, tap. Axes of `inputs`: strip, row, column, lane, pixel. All strips have
+        # the columns of the widest; additional columns of other strips hold arbitrary pixels, whose results are unused.
         self.filters, self.inputs = load(plan, one, images, filters)
         self.partial_sums: Matrix = np.zeros((*self.inputs.shape[:3], self._num_outputs), dtype=images.dtype)
         self.column_sums: Matrix = self.partial_sums[:, 0]  # strip, column, output: in the first PE of each column
@@ -41,7 +44,7 @@ class PEArray:
         return [(lane, tap) for lane in range(lanes) for tap in range(width)]
 
     def window(self, lane: int, tap: int) -> Matrix:
-        """Return the inputs that the weight at `lane` and `tap` is multiplied with, for all outputs of each PE."""
+        """Return the inputs by which the weight at `lane` and `tap` is multiplied, for each output of each PE."""
         end = tap + (self._num_outputs - 1) * self._stride + 1
         return np.asarray(self.inputs[:, :, :, lane, tap : end : self._stride])
 
@@ -51,22 +54,22 @@ class PEArray:
 
 
 def _load_rows(plan: Placement, one: Pass, images: Matrix, filters: Matrix) -> tuple[Matrix, Matrix]:
-    """Return an array with the weights of all PEs, and one with their inputs.
+    """Return the weights of all PEs and the inputs of all PEs.
 
-    PE (r, e) gets kernel row r and input row e x stride + r of every channel.
+    The PE in row r and column e of a set gets kernel row r and input row e x stride + r of every channel.
     """
     rows = np.array(one.kernel_rows)
     weights = filters[[strip.filter for strip in one.strips]][:, :, rows]
     columns = np.arange(max(strip.num_columns for strip in one.strips))
     needed = np.array([strip.first_row for strip in one.strips])[:, None] + columns
     pixels = needed[:, None, :] * plan.shape.stride[0] + rows[None, :, None]
-    pixels = np.minimum(pixels, images.shape[2] - 1)  # missing columns of a short strip
+    pixels = np.minimum(pixels, images.shape[2] - 1)  # additional columns of strips that are not the widest
     image = np.array([strip.image for strip in one.strips])[:, None, None]
     return weights.transpose(0, 2, 1, 3), np.ascontiguousarray(images.transpose(0, 2, 1, 3)[image, pixels])
 
 
 def _load_whole_kernel(plan: Placement, one: Pass, images: Matrix, filters: Matrix) -> tuple[Matrix, Matrix]:
-    """Return the weights and inputs of a single PE: the whole kernel, and the input rows of one output row."""
+    """Return the weights and inputs of a single PE: the kernel, and the input rows of one output row."""
     strip = one.strips[0]
     start = strip.first_row * plan.shape.stride[0]
     pixels = images[strip.image, :, start : start + plan.shape.kernel_height]
@@ -80,7 +83,7 @@ MAX_PRODUCTS = 20_000_000  # per PE and pass: their start cycles take a few hund
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """Values computed in a pass; the three lists are empty if the simulation does not record."""
+    """Values computed in a pass. The three lists are empty unless the simulation records all values."""
 
     one: Pass
     schedule: Schedule
@@ -88,7 +91,7 @@ class Record:
     products: list[Matrix] = field(default_factory=list)  # per tap: strip, row, column, output
     partial_sums: list[Matrix] = field(default_factory=list)  # after each product was added
     column_sums: list[Matrix] = field(default_factory=list)  # before the first addition of the column, then after each
-    carried: Matrix | None = None  # strip, column, output
+    carried: Matrix | None = None  # sums of earlier folds: strip, column, output; None in the first fold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +103,7 @@ class Simulation:
 
     @classmethod
     def of(cls, operands: Operands, timing: Timing, array: tuple[int, int] | None = None) -> Simulation:
-        """Place a convolution on an array of `array` (rows, columns) PEs, by default as large as the logical set."""
+        """Place a convolution on an array of (rows, columns) PEs, by default as large as the logical set."""
         if array is not None and min(array) < 1:
             raise UsageError(f"an array of {array[0]} x {array[1]} has no PEs; give at least 1x1")
         shape = operands.shape
@@ -137,7 +140,7 @@ class Simulation:
 
     @cached_property
     def utilisation(self) -> float:
-        """Busy PE cycles over all PE cycles, where only the PEs of the logical sets count."""
+        """Share of the cycles of all PEs in the logical sets in which the PE is busy, from 0 to 1."""
         busy = 0
         for one in self.plan.passes():
             schedule = self.plan.schedule(one)
@@ -146,7 +149,7 @@ class Simulation:
 
     @property
     def array_utilisation(self) -> float:
-        """Busy PE cycles over all PE cycles, where every PE of the array counts."""
+        """Share of the cycles of all PEs in the array in which the PE is busy, from 0 to 1."""
         return self.utilisation * self.plan.num_logical_pes / (self.plan.array[0] * self.plan.array[1])
 
     def _busy_in(self, one: Pass) -> NDArray[np.int64]:
@@ -183,7 +186,7 @@ class Simulation:
                 record.partial_sums.append(pes.partial_sums)
 
     def _sum_columns(self, record: Record, *, is_recorded: bool) -> None:
-        """Add up each column in its first PE: the partial sums of all rows, then the sum of the previous folds."""
+        """Add up each column in its first PE: partial sums of all rows, then the sum of previous folds."""
         pes = record.pes
         first, *others = (pes.partial_sums[:, row] for row in range(pes.partial_sums.shape[1]))
         if record.carried is not None:
@@ -197,7 +200,7 @@ class Simulation:
 def _gather(output: Matrix, one: Pass) -> Matrix:
     """Read the partial sums that previous folds left in `output` for the strips of a pass.
 
-    All strips get the width of the widest; missing columns are zero.
+    All strips get the number of columns of the widest; additional columns are zero.
     """
     width = max(strip.num_columns for strip in one.strips)
     sums = np.zeros((len(one.strips), width, output.shape[3]), dtype=output.dtype)

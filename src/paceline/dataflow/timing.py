@@ -1,7 +1,8 @@
-"""Schedules: start cycles of the operations of a pass, under four execution models.
+"""Schedule the operations of simulated processing elements (PEs): in which cycle each one starts.
 
-In all models loads are free, a PE's first product starts its accumulator, and the first PE of each column adds the
-partial sums of the others. Times are counted from the start of a pass.
+There are four execution models. In all of them, loading data takes no cycles, a PE needs no addition for its first
+product, and the first PE of each column adds the partial sums of the column's other PEs. Cycles are counted from 0 at
+the start of a pass, which is the work of the PEs between two loads of filters.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from paceline.errors import UsageError, unknown
 
 Cycles = NDArray[np.int64]
 
-MAX_OPERATION_CYCLES = 1_000_000_000  # cycles of a whole convolution then still fit into 64 bits
+MAX_OPERATION_CYCLES = 1_000_000_000  # limit with which the cycles of a whole convolution fit into 64 bits
 MODELS = {
     "serial": "one PE does everything, one operation at a time",
     "single-alu": "each PE does one operation at a time, a multiplication or an addition",
@@ -53,12 +54,13 @@ class Timing:
 class Schedule:
     """Start cycles of the operations of a pass, which are the same in all columns of PEs.
 
-    For each of F outputs, every PE computes K products, and the first PE of a column adds J sums of other PEs or folds.
+    For each of F outputs, every PE computes K products, and the first PE of a column adds J partial sums: those of the
+    other PEs, and that of the previous fold if there is one.
     """
 
     multiply_start: Cycles  # F x K
     add_start: Cycles  # F x (K - 1)
-    sum_start: Cycles  # F x J, in the first PE of a column alone
+    sum_start: Cycles  # F x J, only in the first PE of a column
     multiply_cycles: int
     add_cycles: int
 
@@ -71,12 +73,12 @@ class Schedule:
 
     @property
     def worker_busy(self) -> NDArray[np.bool_]:
-        """Whether a PE other than the first of its column is busy, for each cycle."""
+        """For each cycle of the pass, whether a PE other than the first of its column is busy."""
         return self._busy(self._worker_spans)
 
     @property
     def adder_busy(self) -> NDArray[np.bool_]:
-        """Whether the first PE of a column is busy, for each cycle."""
+        """For each cycle of the pass, whether the first PE of a column is busy."""
         return self._busy(self._adder_spans)
 
     @cached_property
@@ -89,7 +91,7 @@ class Schedule:
 
     @property
     def _worker_spans(self) -> tuple[Cycles, Cycles]:
-        """Start and end cycles of the products and additions of every PE."""
+        """Start cycles and end cycles of the products and additions that every PE computes."""
         starts = np.concatenate([self.multiply_start.ravel(), self.add_start.ravel()])
         lengths = np.repeat([self.multiply_cycles, self.add_cycles], [self.multiply_start.size, self.add_start.size])
         return starts, starts + lengths
@@ -108,7 +110,7 @@ class Schedule:
 
 
 def _covered(spans: tuple[Cycles, Cycles]) -> int:
-    """Return the number of cycles in which at least one operation runs."""
+    """Return the number of cycles in which at least one operation runs, from start cycles and end cycles."""
     order = np.argsort(spans[0], kind="stable")
     starts, ends = spans[0][order], np.maximum.accumulate(spans[1][order])
     gaps = np.maximum(starts[1:] - ends[:-1], 0)
@@ -133,9 +135,10 @@ def make_schedule(timing: Timing, *, num_outputs: int, num_taps: int, num_sums: 
 
 
 def _alternating(timing: Timing, outputs: int, taps: int, sums: int) -> tuple[Cycles, Cycles, Cycles]:
-    """Schedule one operation at a time in each PE.
+    """Return the start cycles if each PE does one operation at a time.
 
-    All PEs first finish their rows. Then the first PE of each column adds the column up, output by output.
+    All PEs first compute their partial sums of all outputs. Then the first PE of each column adds the partial sums of
+    its column, output by output.
     """
     multiply, add = timing.multiply_cycles, timing.add_cycles
     length = taps * multiply + (taps - 1) * add
@@ -148,22 +151,22 @@ def _alternating(timing: Timing, outputs: int, taps: int, sums: int) -> tuple[Cy
 
 
 def _fused(timing: Timing, outputs: int, taps: int, sums: int) -> tuple[Cycles, Cycles, Cycles]:
-    """Schedule products without a gap between them; additions take no time."""
+    """Return the start cycles if products follow each other without a gap, and additions take no time."""
     multiply_start = np.arange(outputs * taps, dtype=np.int64).reshape(outputs, taps) * timing.multiply_cycles
     done = multiply_start + timing.multiply_cycles
     return multiply_start, done[:, 1:], np.repeat(done[:, -1:], sums, axis=1)
 
 
 def _pipelined(timing: Timing, outputs: int, taps: int, sums: int) -> tuple[Cycles, Cycles, Cycles]:
-    """Schedule a multiplier and an adder that work in parallel.
+    """Return the start cycles if each PE has a multiplier and an adder that work in parallel.
 
-    At most one product waits between the two. The PE's own additions have priority; the sums of the column fill the
-    gaps.
+    At most one product waits between the two. A PE's own additions have priority; between them, the first PE of a
+    column adds the partial sums of the column.
     """
     multiply, add = timing.multiply_cycles, timing.add_cycles
     multiply_start = np.zeros((outputs, taps), dtype=np.int64)
     add_start = np.zeros((outputs, taps - 1), dtype=np.int64)
-    free_multiplier = free_adder = accepted = 0  # accepted: when the adder took the last product
+    free_multiplier = free_adder = accepted = 0  # accepted: cycle in which the adder took the last product
     for output in range(outputs):
         for tap in range(taps):
             start = max(free_multiplier, accepted - multiply)
@@ -178,9 +181,9 @@ def _pipelined(timing: Timing, outputs: int, taps: int, sums: int) -> tuple[Cycl
 
 
 def _in_gaps(own_starts: Cycles, ready: Cycles, sums: int, length: int) -> Cycles:
-    """Return the earliest starts of the column's sums, in order, between the PE's own additions.
+    """Return the earliest start cycles of the additions for a column, in order, between the PE's own additions.
 
-    `ready` holds the time from which the sums of each output can start.
+    `ready` has, for each output, the cycle from which its additions can start. Each addition takes `length` cycles.
     """
     starts = np.zeros((len(ready), sums), dtype=np.int64)
     free, index = 0, 0

@@ -1,4 +1,8 @@
-"""Trace files: CSV and JSON with every event, VCD (IEEE 1364) for waveform viewers such as GTKWave."""
+"""Write the operations of a simulated convolution to a trace file.
+
+CSV and JSON files have one row per event, which is an operation of a processing element (PE). VCD files (IEEE 1364) are
+for waveform viewers such as GTKWave.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ def check_trace_file(target: str) -> None:
 
 
 def check_trace(simulation: Simulation, target: str) -> None:
-    """Raise UsageError if the trace would be too large. The convolution is not simulated for this check."""
+    """Raise UsageError if the trace would be too large; the check does not simulate the convolution."""
     sizes = {"events": count_events(simulation)}
     if Path(target).suffix.lower() == ".vcd":
         sizes["cycles"] = simulation.cycles
@@ -44,9 +48,9 @@ def check_trace(simulation: Simulation, target: str) -> None:
 
 
 def write_trace(simulation: Simulation, target: str) -> int:
-    """Write every event to a file and return the number of events.
+    """Write every event to the file `target`, in the format of its ending, and return the number of events.
 
-    Only one pass at a time is held in memory.
+    Only the events of one pass at a time are held in memory.
     """
     check_trace_file(target)
     check_trace(simulation, target)
@@ -58,7 +62,7 @@ def write_trace(simulation: Simulation, target: str) -> int:
 
 
 def event_row(event: Event) -> Json:
-    """Convert an event to plain values, by column of the trace file."""
+    """Return the plain values of an event by column name of the trace file."""
     source, target = event.source or (None, None), event.target or (None, None)
     values: tuple[Any, ...] = (event.cycle, event.last_cycle, event.number, *event.place, event.operation)
     values += (event.left, event.right, event.result, *event.output, "+".join(event.loads))
@@ -108,7 +112,7 @@ _WRITERS: dict[str, Callable[[Simulation, TextIO], int]] = {
 }
 
 
-# Each unit of a PE has its own signals, because under some models they work in parallel.
+# Each unit of a PE has its own signals, because under some execution models the units work in parallel.
 UNITS = {"multiply": "multiplier", "add": "adder", "send": "sender", "sum": "column"}
 CODES = {operation: number for number, operation in enumerate(OPERATIONS, start=1)}  # 0 is idle
 SIGNALS = ("operation", "left", "right", "result")
@@ -119,9 +123,9 @@ Key = tuple[int, int, str]  # row, column, unit
 def write_vcd(found: Iterable[Event], file: TextIO, *, places: Sequence[Place], cycles: int, has_integers: bool) -> int:
     """Write events, ordered by cycle, as a value change dump (VCD), and return their number.
 
-    Time t is the start of cycle t + 1. An idle unit keeps its last operands. Integers are written as 64-bit vectors, so
-    that none is rounded, and other numbers as reals. If a unit has several events in one cycle (additions of 0 cycles),
-    only the last one is written.
+    Time t is the start of cycle t + 1. An idle unit keeps its last operands. Integers are written as 64-bit vectors,
+    because reals could round them, and other numbers as reals. If a unit has several events in one cycle (additions of
+    0 cycles), only the last one is written.
     """
     keys = [(*place, unit) for place in places for unit in UNITS.values()]
     names = {
@@ -158,7 +162,7 @@ def _change(value: Number, identifier: str, *, has_integers: bool) -> str:
 
 
 class _ChangeWriter:
-    """Writes the changes of signals in order of time, and each signal at most once per time.
+    """Writes the changes of signals in order of time, with at most one change of a signal at each time.
 
     The ends of operations are queued until their time is reached.
     """

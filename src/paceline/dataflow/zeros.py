@@ -1,4 +1,4 @@
-"""Zeros in the actual inputs of layers: their share, the compressed size, and the share of products that are zero."""
+"""Count zeros in the actual inputs of layers: their share, and their effect on compression and products."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Pair = tuple[int, int]
 class InputZeros:
     """Zeros in a layer's input, and their effect on its compressed size and on products."""
 
-    zeros: float  # share of its values
-    compressed: float  # compressed size over plain size
-    zero_products: float  # share of the layer's products
+    zeros: float  # share of zeros in the input, from 0 to 1
+    compressed: float  # compressed size of the input over its uncompressed size
+    zero_products: float  # share of the layer's products whose input is zero
 
 
 def measure_linear_input(values: Tensor, chip: Chip) -> InputZeros:
@@ -48,8 +48,8 @@ def measure_conv_input(values: Tensor, chip: Chip, *, kernel: Pair, stride: Pair
 def with_zeros(layers: Sequence[LayerShape], measured: Sequence[InputZeros]) -> list[LayerShape]:
     """Return the layers with their measured zeros.
 
-    The output of a layer has the zeros of the next layer's input; for the last output, those of the last input are
-    used.
+    The zeros in the output of a layer are those in the input of the next layer, and for the last layer those in its own
+    input.
     """
     return [
         replace(

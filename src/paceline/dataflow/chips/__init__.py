@@ -1,4 +1,4 @@
-"""Chip descriptions in TOML: built-in chips by name, or a user's file."""
+"""Load the description of an accelerator chip from TOML: a built-in chip by name, or a user's file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_WHOLE = 10**9  # so that products of two of them fit into 64 bits
 
 @dataclass(frozen=True, kw_only=True)
 class ScratchPads:
-    """Capacity of each scratch pad of a PE, in words."""
+    """Capacity of each scratch pad (local memory) of a PE (processing element), in words."""
 
     filter: int
     input: int
@@ -31,7 +31,7 @@ class ScratchPads:
 class Buffer:
     """The global buffer. Each of its banks holds either inputs or partial sums.
 
-    A separate part with a size of `filter_bytes` holds the filters of the next pass.
+    A separate part of `filter_bytes` bytes holds the filters that the PEs will load next.
     """
 
     banks: int
@@ -41,7 +41,7 @@ class Buffer:
 
 @dataclass(frozen=True, kw_only=True)
 class OnChipNetwork:
-    """Words per cycle between the buffer and the PEs, for each type of data."""
+    """Number of words per cycle that move between the buffer and the PEs, for each type of data."""
 
     filter: int
     input: int
@@ -55,7 +55,7 @@ class Dram:
 
 @dataclass(frozen=True, kw_only=True)
 class Compression:
-    """Run-length code of zeros in DRAM traffic."""
+    """Parameters of the run-length code of zeros in DRAM traffic."""
 
     run_bits: int
     pairs_per_word: int
