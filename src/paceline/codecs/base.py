@@ -1,4 +1,4 @@
-"""Base classes of codecs, and the error feedback that lossy codecs share."""
+"""Base classes of codecs, which encode the tensors that workers sum, and error feedback for lossy codecs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from paceline.comm import Comm, Operation
 from paceline.errors import UsageError
 from paceline.plugins import Options
 
-Key = int | str  # identifies a strategy's tensor, the same in every step and on every worker
+Key = int | str  # identifies a tensor; the same in every step and on every worker
 SumFunction = Callable[[Tensor], None]  # sums a tensor over workers in place
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Size of a tensor, for predicting traffic."""
+    """Size of a tensor, from which traffic is predicted. `itemsize` is in bytes."""
 
     numel: int
     itemsize: int
@@ -35,50 +35,54 @@ class TensorSpec:
         return TensorSpec(tensor.numel(), tensor.element_size(), tuple(tensor.shape))
 
 
-SumTraffic = Callable[[TensorSpec], list[Operation]]  # predicts the operations of a SumFunction
+SumTraffic = Callable[[TensorSpec], list[Operation]]  # predicts the communication of a SumFunction
 
 
 @dataclass(kw_only=True)
 class Codec(ABC):
-    """Base class of encodings. A lossless codec preserves a strategy's guarantee; a lossy one states its error bound.
+    """Base class of encodings of the tensors that workers sum.
 
-    Dataclass fields are its options. Each worker has its own codec object, which may store errors from step to step.
+    Lossless codecs leave the sum exact; lossy ones state an error bound. The dataclass fields of a codec are its
+    options. Each worker has its own codec object, which may store errors from step to step.
     """
 
     name: ClassVar[str] = ""
-    # Largest error of an element, relative to the largest element with the same scale; 0: the codec is lossless.
+    # Largest error of an encoded element, relative to the largest element that shares its scale; 0: lossless.
     relative_error: ClassVar[float] = 0.0
-    cast: ClassVar[torch.dtype | None] = None  # the data type, if the encoding is a cast
+    cast: ClassVar[torch.dtype | None] = None  # the data type, if the encoding is only a cast
 
     @abstractmethod
     def sum(self, tensor: Tensor, sum_over_workers: SumFunction, comm: Comm, key: Key = 0) -> None:
         """Sum a contiguous tensor over workers in place.
 
-        `sum_over_workers` is the function with which the strategy sums. A codec whose encoded tensors cannot be added
-        does not call it, and uses the comm instead.
+        `sum_over_workers` sums a tensor as the strategy does, for example by a ring all-reduce. A codec whose encoded
+        tensors cannot be added does not call it, but communicates through `comm`.
         """
 
     def sum_together(
         self, tensors: Sequence[Tensor], sum_over_workers: SumFunction, comm: Comm, keys: Sequence[Key]
     ) -> None:
-        """Sum several tensors. This sends as many bytes as separate sums; a codec may use fewer messages."""
+        """Sum several tensors in place, with as many bytes as separate sums. A codec may use fewer messages."""
         for tensor, key in zip(tensors, keys, strict=True):
             self.sum(tensor, sum_over_workers, comm, key)
 
     @abstractmethod
     def traffic(self, spec: TensorSpec, sum_traffic: SumTraffic, world_size: int) -> list[Operation]:
-        """Predict the operations of `sum` on one worker."""
+        """Return the predicted communication of `sum` on one worker.
+
+        `sum_traffic` predicts the communication of the strategy's own sum.
+        """
 
     def error_bound(self, world_size: int) -> float:  # noqa: ARG002
-        """Return the largest error of one sum, without errors of earlier steps.
+        """Return a bound of the relative error of one sum.
 
-        It is the norm of the error divided by the sum of the norms of the workers' tensors. The rounding of the
-        tensor's own data type is not included.
+        The relative error is the norm of the error divided by the sum of the norms of the workers' tensors. Errors that
+        are stored from earlier steps, and rounding in the tensor's own data type, are not included.
         """
         return self.relative_error
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the state that a resumed worker needs."""
+        """Return the state that is stored in a checkpoint and needed to resume."""
         return {}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
@@ -102,7 +106,7 @@ class Codec(ABC):
 
 @dataclass(kw_only=True)
 class GatheredCodec(Codec):
-    """Base class of encodings that cannot be added: workers all-gather their messages, decode and add them.
+    """Base class of codecs whose encoded tensors (messages) cannot be added: workers all-gather, decode and add them.
 
     The strategy's sum function is not used. Messages are added in order of rank, so the sum is bit-identical on all
     workers, on any hardware.
@@ -110,11 +114,11 @@ class GatheredCodec(Codec):
 
     @abstractmethod
     def encode(self, tensor: Tensor, key: Key) -> Tensor:
-        """Return a vector encoded as a message of `message_bytes` bytes."""
+        """Return the message of a vector: a uint8 tensor of `message_bytes` elements. The vector may be changed."""
 
     @abstractmethod
     def add_decoded(self, total: Tensor, message: Tensor, comm: Comm) -> None:
-        """Decode a message and add it to a vector."""
+        """Decode a message and add it to the vector `total` in place."""
 
     @abstractmethod
     def message_bytes(self, spec: TensorSpec) -> int:
@@ -147,18 +151,18 @@ def pack(parts: Sequence[Tensor]) -> Tensor:
 
 
 class ErrorFeedback:
-    """The part of each tensor that a codec did not send, to be added to the tensor of the next step.
+    """Storage for the error of each encoded tensor, which is added to the same tensor in the next step.
 
-    Errors are stored after multiplication by the worker's weight, so they are added to the next weighted tensor without
-    scaling. Over any number of steps, the sums plus the stored errors equal the sum of the inputs. A codec can store
-    other tensors under a name of its own. Seide et al. 2014; Karimireddy et al. 2019.
+    A worker multiplies its tensors by its weight in the average before encoding, so stored errors are added without
+    scaling. Over any number of steps, the decoded sums plus the stored errors equal the sum of the inputs. A codec can
+    store other tensors under other names. Seide et al. 2014; Karimireddy et al. 2019.
     """
 
     def __init__(self) -> None:
         self._tensors: dict[str, Tensor] = {}
 
     def add_error(self, tensor: Tensor, key: Key) -> None:
-        """Add the stored error to the tensor."""
+        """Add the stored error, if there is one, to a tensor in place."""
         error = self.get("error", key, tuple(tensor.shape), tensor)
         if error is not None:
             tensor.add_(error)
@@ -167,12 +171,12 @@ class ErrorFeedback:
         self.store("error", key, error)
 
     def get(self, name: str, key: Key, shape: tuple[int, ...], like: Tensor) -> Tensor | None:
-        """Return a stored tensor in the data type of `like`; None if there is none of this shape."""
+        """Return a stored tensor in data type and device of `like`; None if there is none of this shape."""
         stored = self._tensors.get(f"{name}.{key}")
         return stored.to(like) if stored is not None and tuple(stored.shape) == tuple(shape) else None
 
     def store(self, name: str, key: Key, tensor: Tensor) -> None:
-        """Store a tensor. Non-finite elements become 0, or they would stay in every later step."""
+        """Store a tensor after setting its non-finite elements to 0 in place, so that they do not stay forever."""
         self._tensors[f"{name}.{key}"] = tensor.nan_to_num_(0.0, posinf=0.0, neginf=0.0)
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -22,8 +22,8 @@ SCALE_TYPE = torch.float32
 class Int8(GatheredCodec):
     """One byte per element and a float32 scale per chunk; workers gather all messages and add them.
 
-    The largest element of a chunk becomes 127. A chunk that contains an infinity or NaN is decoded as NaN, so that
-    overflow checks on the sum detect it on every worker.
+    The element of largest magnitude in a chunk becomes 127 or -127. A chunk that contains an infinity or NaN is decoded
+    as NaN, so that overflow checks on the sum detect it on every worker.
     """
 
     name: ClassVar[str] = "int8"
@@ -54,7 +54,7 @@ class Int8(GatheredCodec):
 
     def error_bound(self, world_size: int) -> float:  # noqa: ARG002
         # Rounding changes an element by half a scale at most, and the norm of a chunk is at least its largest element.
-        # It never changes an element by more than the element's own size.
+        # Rounding also never changes an element by more than its magnitude, so the bound is at most 1.
         return min(1.0, math.sqrt(self.chunk) * self.relative_error)
 
     def _chunks(self, vector: Tensor) -> Tensor:

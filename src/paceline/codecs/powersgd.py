@@ -22,10 +22,10 @@ class PowerSgd(Codec):
     """A matrix is sent as two low-rank factors, each summed by the strategy; the error is added in the next step.
 
     Vogels et al. 2019, arXiv:1905.13727. With M the worker's matrix plus its error, P = M Q is summed and
-    orthonormalised, Q = M' P is summed, and the result is P Q', the sum of all M projected on P. A worker stores
-    M - P (M' P)', the error of algorithm 2 in the paper. (The authors' code and torch's hook subtract an equal share of
-    P Q' instead. The total is the same, but each worker then stores its difference from the others forever.)
-    Q is reused in the next step; the first Q is random, the same on all workers.
+    orthonormalised, Q = M' P is summed, and the result is P Q', the sum of all M projected on P (' means transposed).
+    A worker stores M - P (M' P)', the error of algorithm 2 in the paper. (The authors' code and torch's hook subtract
+    an equal share of P Q' instead. The total is the same, but each worker then stores its difference from the others
+    forever.) Q is reused in the next step. The first Q is random and the same on all workers.
 
     Each worker orthonormalises and multiplies P itself, as torch's hook does. On equal hardware the results are
     bit-identical. On mixed hardware replicas may differ by rounding; sending P again would not help, because matrix
@@ -79,7 +79,10 @@ class PowerSgd(Codec):
         self._feedback.load_state_dict(state)
 
     def _sides(self, spec: TensorSpec) -> tuple[int, int] | None:
-        """Return rows and columns of a tensor as a matrix, or None if factors would not halve its bytes."""
+        """Return rows and columns of a tensor as a matrix, or None if it is sent unchanged.
+
+        That is the case for short vectors, and if factors would not halve the number of bytes.
+        """
         if len(spec.shape) > 1:
             rows = spec.shape[0]
             columns = spec.numel // max(rows, 1)
@@ -106,7 +109,7 @@ class PowerSgd(Codec):
 
 
 class _Factors:
-    """The factors of one matrix during a sum."""
+    """A tensor with its low-rank factors P and Q, during one sum."""
 
     def __init__(self, key: Key, tensor: Tensor, matrix: Tensor, q: Tensor) -> None:
         self.key, self.tensor, self.matrix = key, tensor, matrix

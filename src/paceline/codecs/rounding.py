@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-LARGEST = 127  # -128 is unused, so that x and -x have opposite codes
+LARGEST = 127  # symmetric scales do not use -128, so that x and -x become opposite integers
 
 
 def symmetric_scale(largest: Tensor) -> Tensor:
-    """Return the scale that maps values up to `largest` to -127 to 127."""
+    """Return the scale that maps values from -largest to largest to integers from -127 to 127."""
     return largest / LARGEST
 
 
@@ -18,7 +18,7 @@ def to_integers(
 ) -> Tensor:
     """Return values / scale + zero_point, rounded half to even and clipped, in the data type of the values.
 
-    NaN, such as 0 / 0 if all values and their scale are 0, is encoded as 0.
+    NaN, such as 0 / 0 if all values and their scale are 0, is treated as the value 0.
     """
     return (values / scale).nan_to_num_(0.0).round_().add_(zero_point).clamp_(low, high)
 
@@ -31,5 +31,5 @@ def to_numbers(integers: Tensor, scale: Tensor | float, zero_point: int = 0) -> 
 def as_int8(
     values: Tensor, scale: Tensor | float, zero_point: int = 0, low: int = -LARGEST, high: int = LARGEST
 ) -> Tensor:
-    """Return the result of `to_integers` as int8."""
+    """Return the result of `to_integers`, converted to int8."""
     return to_integers(values, scale, zero_point, low, high).to(torch.int8)

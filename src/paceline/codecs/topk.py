@@ -18,14 +18,14 @@ from paceline.errors import UsageError
 class TopK(GatheredCodec):
     """Only the largest elements of a tensor and their indices are sent; the rest is added to the next step's tensor.
 
-    Workers gather all messages and add them. Infinities and NaN count as largest, so they are sent. Stich et al. 2018,
-    arXiv:1809.07599.
+    Largest means of largest magnitude. Workers gather all messages and add them. Infinities and NaN count as largest,
+    so they are sent. Stich et al. 2018, arXiv:1809.07599.
     """
 
     name: ClassVar[str] = "topk"
     relative_error: ClassVar[float] = 1.0  # an element may not be sent at all
 
-    ratio: float = 0.01  # fraction of a tensor's elements that is sent; at least one element is
+    ratio: float = 0.01  # fraction of a tensor's elements that is sent, but at least one element
 
     def __post_init__(self) -> None:
         if not 0 < self.ratio <= 1:
@@ -34,7 +34,7 @@ class TopK(GatheredCodec):
 
     def encode(self, tensor: Tensor, key: Key) -> Tensor:
         self._feedback.add_error(tensor, key)
-        # Workers may choose differently between equal elements, because indices are sent.
+        # Between equal elements, workers may choose differently: this is harmless, because indices are sent.
         indices = tensor.abs().topk(self._count(tensor.numel()), sorted=False).indices
         message = pack([tensor[indices], indices.to(_index_type(tensor.numel()))])
         self._feedback.store_error(tensor.index_fill(0, indices, 0.0), key)
@@ -53,7 +53,7 @@ class TopK(GatheredCodec):
         return self._count(spec.numel) * (spec.itemsize + _index_type(spec.numel).itemsize)
 
     def error_bound(self, world_size: int) -> float:  # noqa: ARG002
-        # The largest elements hold at least `ratio` of the squared norm.
+        # The sent elements have at least the fraction `ratio` of the squared norm.
         return math.sqrt(1 - self.ratio)
 
     def state_dict(self) -> dict[str, Tensor]:
