@@ -1,4 +1,7 @@
-"""Calibration: histograms of activations, and the methods that choose a quantization range from them."""
+"""Calibrate activations for int8: collect histograms of their values, and choose the range that each grid covers.
+
+A grid is the scale and zero point of a quantized tensor (`quantized.Grid`). Values outside its range are clipped.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,15 @@ from paceline.quantize.graph import Graph
 from paceline.quantize.quantized import Grid, grid_for
 
 NUM_BINS = 2048
-NUM_CANDIDATES = 128  # ranges that a method compares
-NUM_LEVELS = 256
+NUM_CANDIDATES = 128  # number of ranges that the methods `entropy` and `mse` compare
+NUM_LEVELS = 256  # number of 8-bit integers
 Batches = Callable[[], Iterable[Tensor]]  # returns the same batches on every call
-Range = tuple[float, float]
+Range = tuple[float, float]  # lowest and highest value that is not clipped
 
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """Numbers of values in bins of equal width between the minimum and the maximum."""
+    """Counts of the values of a tensor, in bins of equal width between their minimum and maximum."""
 
     low: float
     high: float
@@ -42,9 +45,9 @@ class Histogram:
         return (edges[1:] + edges[:-1]) / 2
 
     def without_zero(self) -> Tensor:
-        """Return the counts, with that of the bin around zero limited to its larger neighbour.
+        """Return the counts, after limiting the count of the bin around zero to that of its larger neighbour.
 
-        Zero is exact on every grid, so a large number of zeros must not influence the choice of a range.
+        Quantization represents zero exactly, so a large number of zeros must not influence the choice of a range.
         """
         counts = self.counts.clone()
         if self.low <= 0 <= self.high and self.width > 0:
@@ -54,12 +57,12 @@ class Histogram:
         return counts
 
     def coarser(self, num_bins: int) -> Histogram:
-        """Return a histogram of `num_bins` wider bins; `num_bins` must divide the present number of bins."""
+        """Return a histogram with fewer, wider bins. `num_bins` must divide the current number of bins."""
         return Histogram(self.low, self.high, self.counts.view(num_bins, -1).sum(1))
 
 
 def histogram_of(values: Tensor, low: float, high: float, num_bins: int = NUM_BINS) -> Tensor:
-    """Count the values of a tensor in bins of equal width between `low` and `high`.
+    """Return the number of values in each of `num_bins` bins of equal width between `low` and `high`, as float64.
 
     If `low` equals `high`, all values are counted in the first bin.
     """
@@ -72,9 +75,9 @@ def histogram_of(values: Tensor, low: float, high: float, num_bins: int = NUM_BI
 
 @torch.no_grad()
 def observe(graph: Graph, batches: Batches) -> dict[str, Histogram]:
-    """Return a histogram of the input, and of every other tensor with its own grid.
+    """Return a histogram, by tensor name, of each tensor that needs its own scale and zero point (see `has_grid`).
 
-    The graph runs twice over all batches: first to find the ranges, then to count the values.
+    The graph runs twice over all batches: first to find minimum and maximum of each tensor, then to count its values.
     """
     limits: dict[str, tuple[float, float]] = {}
 
@@ -106,7 +109,7 @@ def observe(graph: Graph, batches: Batches) -> dict[str, Histogram]:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """A calibration method and its options."""
+    """A method that chooses the ranges of activations, with its options."""
 
     method: str
     symmetric: bool = False
@@ -126,13 +129,16 @@ class Calibration:
 
 
 def _minmax(histogram: Histogram, calibration: Calibration) -> Range:
-    """Return the full range of the observed values."""
+    """Return the minimum and the maximum of the observed values."""
     del calibration
     return histogram.low, histogram.high
 
 
 def _percentile(histogram: Histogram, calibration: Calibration) -> Range:
-    """Return the range that excludes the outermost values on each side, as many as `percentile` says."""
+    """Return the range without the lowest and the highest values, 100 - `percentile` percent of the values each.
+
+    The minimum is kept if no value is negative, and the maximum if no value is positive.
+    """
     shares = histogram.counts.cumsum(0) / histogram.counts.sum()
     inside = calibration.percentile / 100
     above = int(torch.searchsorted(shares, torch.tensor(inside, dtype=torch.float64)))
@@ -143,14 +149,14 @@ def _percentile(histogram: Histogram, calibration: Calibration) -> Range:
 
 
 def _entropy(histogram: Histogram, calibration: Calibration) -> Range:
-    """Return the range in which rounding changes the distribution least, by Kullback-Leibler divergence."""
+    """Return the range for which clipping and rounding change the distribution least (Kullback-Leibler divergence)."""
     del calibration
     counts, centres = histogram.without_zero(), histogram.centres
     least, best = float("inf"), (histogram.low, histogram.high)
     for low, high in _candidates(histogram):
         inside = (centres >= low) & (centres <= high)
         if int(inside.sum()) < NUM_LEVELS:
-            continue  # every bin would have a level of its own: rounding would seem to cost nothing
+            continue  # every bin would have its own level, so rounding would seem to change nothing
         divergence = _divergence(counts, inside)
         if divergence < least:
             least, best = divergence, (low, high)
@@ -158,9 +164,10 @@ def _entropy(histogram: Histogram, calibration: Calibration) -> Range:
 
 
 def _divergence(counts: Tensor, inside: Tensor) -> float:
-    """Clip a distribution to the bins `inside`, and round the result to `NUM_LEVELS` levels.
+    """Return the Kullback-Leibler divergence between a clipped distribution and its rounded form.
 
-    Return the Kullback-Leibler divergence of the rounded distribution from the clipped one.
+    `counts` are clipped to the bins `inside`, and rounded to `NUM_LEVELS` levels. If nothing is inside, the result is
+    infinite.
     """
     first, last = int(inside.nonzero()[0]), int(inside.nonzero()[-1])
     within = counts[first : last + 1]
@@ -176,13 +183,13 @@ def _divergence(counts: Tensor, inside: Tensor) -> float:
         return float("inf")
     original, approximate = clipped / clipped.sum(), rounded / rounded.sum()
     filled_bins = original > 0
-    # A bin filled only by clipping is empty in the approximation: clamp it, or the divergence would be infinite.
+    # A bin that only clipping fills is empty in the approximation. Without the clamp, the divergence would be infinite.
     p, q = original[filled_bins], approximate[filled_bins].clamp(min=1e-12)
     return float((p * (p / q).log()).sum())
 
 
 def _mse(histogram: Histogram, calibration: Calibration) -> Range:
-    """Return the range with the smallest squared error of rounding values inside it and clipping values outside it."""
+    """Return the range with the smallest squared error, from rounding inside the range and clipping outside."""
     counts, centres = histogram.without_zero(), histogram.centres
     least, best = float("inf"), (histogram.low, histogram.high)
     for low, high in _candidates(histogram):
@@ -197,7 +204,10 @@ def _mse(histogram: Histogram, calibration: Calibration) -> Range:
 
 
 def _candidates(histogram: Histogram) -> list[Range]:
-    """Return ranges of decreasing width. The widest range comes first, so that it wins a tie."""
+    """Return the ranges that `_entropy` and `_mse` compare, the widest first, so that it wins a tie.
+
+    They are `NUM_CANDIDATES` ranges around zero, limited to the observed values.
+    """
     largest = max(-histogram.low, histogram.high)
     sizes = [largest * number / NUM_CANDIDATES for number in range(NUM_CANDIDATES, 0, -1)]
     return [(max(histogram.low, -size), min(histogram.high, size)) for size in sizes]
@@ -212,5 +222,5 @@ METHODS: dict[str, Callable[[Histogram, Calibration], Range]] = {
 
 
 def grids_for(histograms: dict[str, Histogram], calibration: Calibration) -> dict[str, Grid]:
-    """Choose a grid for every tensor from its histogram."""
+    """Return the grid (scale and zero point) of each tensor, chosen from its histogram."""
     return {name: calibration.grid(histogram) for name, histogram in histograms.items()}

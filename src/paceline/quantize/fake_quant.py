@@ -1,4 +1,4 @@
-"""Fake quantization: a float network with rounded weights and activations, for fine-tuning and for measuring noise."""
+"""Fake quantization: a float network with rounded weights and activations, to fine-tune it and to measure noise."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from paceline.quantize.quantized import Grid, along_channels, bias_steps, weight
 
 @dataclass(frozen=True, kw_only=True)
 class Rounding:
-    """Selects the parts of a network that are rounded."""
+    """Settings of fake quantization: which tensors are rounded, besides the weights, and how."""
 
-    per_channel: bool = True
+    per_channel: bool = True  # one scale per output channel of a weight; else one per weight
     grids: Mapping[str, Grid] | None = None  # of activations, by tensor name; None: activations stay in float
     biases: bool = False  # to int32, with scale = input scale x weight scale
 
 
 def computes_scores(graph: Graph, op: Op) -> bool:
-    """Return whether an operation is the layer that computes the scores.
+    """Return whether an operation is a layer without ReLU that computes the scores (logits), the output of the graph.
 
-    Scores stay in int32, because no operation reads them.
+    In integer execution, scores stay in int32, because no other operation reads them.
     """
     if op.name != graph.output or not isinstance(op, LinearOp) or op.clip is not None:
         return False
@@ -36,9 +36,9 @@ def computes_scores(graph: Graph, op: Op) -> bool:
 
 
 class Simulated(nn.Module):
-    """A graph with rounded weights and, optionally, rounded activations and biases.
+    """A module that computes a graph in floats, with rounded weights and optionally rounded activations and biases.
 
-    Its parameters are the unrounded weights and biases, and they are trainable.
+    Its parameters are the unrounded weights and biases, which are trainable.
     """
 
     def __init__(self, graph: Graph, rounding: Rounding) -> None:
@@ -54,8 +54,8 @@ class Simulated(nn.Module):
 
     def _compute(self, op: Op, inputs: list[Any]) -> Any:
         value = self._layer(op, inputs[0]) if isinstance(op, LinearOp) else op.apply(*inputs)
-        # The output of an operation that keeps its input's grid is on it already, except that the ceiling of a ReLU6
-        # may lie between two steps.
+        # Max pooling and flattening return values that are already rounded. A ReLU may not: the ceiling of a ReLU6 can
+        # lie between two values of the grid.
         if computes_scores(self.graph, op) or (op.keeps_grid and not isinstance(op, Relu)):
             return value
         return self._on_grid(self.graph.grid_owner(op.name), value)
@@ -90,33 +90,34 @@ class Simulated(nn.Module):
 
 
 def rounded_bias(bias: Tensor, scales: Tensor, input_scale: float) -> Tensor:
-    """Round a bias to int32 steps and return it as floats."""
+    """Return a bias, rounded to whole multiples of input scale x weight scale, as float64."""
     return bias_steps(bias, scales, input_scale) * (scales.double() * input_scale)
 
 
 def rounded_weight(weight: Tensor, scales: Tensor) -> Tensor:
-    """Round a weight to int8 steps and return it as floats."""
+    """Return a weight, rounded to int8 multiples of its scales, as floats."""
     shaped = along_channels(scales, weight)
     return to_numbers(to_integers(weight.detach(), shaped), shaped)
 
 
 def _straight_through(values: Tensor, rounded: Tensor) -> Tensor:
-    """Return rounded values with the gradient of the unrounded ones (straight-through, Bengio et al. 2013)."""
+    """Return the rounded values, with the gradient of the unrounded values (straight-through, Bengio et al. 2013)."""
     if not (torch.is_grad_enabled() and values.requires_grad):
         return rounded
     return values + (rounded - values.detach())
 
 
 def decibels(signal: float, noise: float) -> float | None:
-    """Return the signal-to-noise ratio in decibels, or None if the signal or the noise is zero."""
+    """Return the ratio of two sums of squares in decibels, or None if one of them is zero."""
     return 10 * math.log10(signal / noise) if signal > 0 and noise > 0 else None
 
 
 @torch.no_grad()
 def activation_noise(graph: Graph, simulated: Simulated, batches: Iterable[Tensor]) -> dict[str, float | None]:
-    """Return the signal-to-noise ratio of every tensor in decibels.
+    """Return the signal-to-noise ratio of every tensor in decibels, by tensor name.
 
-    The noise is the difference from the same tensor in the float network.
+    Noise is the difference between the tensor in `simulated` and in the float network. A ratio is None if signal or
+    noise is zero.
     """
     signal: dict[str, float] = {}
     noise: dict[str, float] = {}
@@ -124,7 +125,7 @@ def activation_noise(graph: Graph, simulated: Simulated, batches: Iterable[Tenso
         exact: dict[str, Tensor] = {}
 
         def keep(name: str, values: Tensor, exact: dict[str, Tensor] = exact) -> None:
-            exact[name] = values.clone()  # a float operation may change it in place
+            exact[name] = values.clone()  # a later operation may change the tensor in place
 
         graph.run(images, keep)
 
@@ -140,6 +141,6 @@ def activation_noise(graph: Graph, simulated: Simulated, batches: Iterable[Tenso
 
 @torch.no_grad()
 def weight_noise(op: LinearOp, *, per_channel: bool) -> float | None:
-    """Return the signal-to-noise ratio of a layer's rounded weights, in decibels."""
+    """Return the signal-to-noise ratio of a layer's rounded weights in decibels; None if signal or noise is zero."""
     rounded = rounded_weight(op.weight, weight_scales(op.weight, per_channel=per_channel))
     return decibels(float(op.weight.double().square().sum()), float((rounded - op.weight).double().square().sum()))

@@ -1,7 +1,7 @@
 """Convert nodes of a torch.fx trace (modules, functions, methods) to operations of the quantized graph.
 
-A reader is a function that converts one node. It returns operations, the name of the tensor that the node passes on
-unchanged, or None if the node has no integer form.
+A reader is a function that converts one node. It returns a list of operations; or the name of the input, if the node
+returns its input unchanged; or None, if the node has no integer implementation.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Reading:
     """A node of the trace, with access to its inputs, arguments and shapes."""
 
     node: fx.Node
-    aliases: dict[str, str]  # nodes that pass a tensor on unchanged, with the name of that tensor
+    aliases: dict[str, str]  # by name of a node that returns its input unchanged: the name of this input
     module: Any = None  # the module that the node calls, if any
 
     def name_of(self, node: Any) -> str:
-        """Return the name of the tensor that a node computes or passes on."""
+        """Return the name of the tensor that a node returns."""
         name: str = node.name
         return self.aliases.get(name, name)
 
@@ -54,7 +54,7 @@ class Reading:
         return self.node.kwargs.get(name, default)
 
     def shape(self, node: Any = None) -> tuple[int, ...] | None:
-        """Return the output shape of this node, or of `node`; None if it is unknown."""
+        """Return the output shape of `node` (default: this node), or None if the shape is unknown."""
         meta: Any = (node or self.node).meta.get("tensor_meta")
         return tuple(meta.shape) if isinstance(getattr(meta, "shape", None), torch.Size) else None
 
@@ -149,7 +149,7 @@ def _hardtanh(reading: Reading) -> Converted:
 
 
 def _windows(reading: Reading) -> tuple[Pair, Pair, Pair] | None:
-    """Return kernel, stride and padding of a pooling, or None if they are computed from a tensor at run time."""
+    """Return kernel, stride and padding of a pooling, or None if any of them depends on a tensor."""
     kernel = reading.argument(1, "kernel_size")
     stride, padding = reading.argument(2, "stride") or kernel, reading.argument(3, "padding", 0)
     if any(isinstance(value, fx.Node) for given in (kernel, stride, padding) for value in _items(given)):
@@ -187,7 +187,7 @@ def _average_pool(reading: Reading) -> Converted:
 
 
 def _adaptive_pool(reading: Reading) -> Converted:
-    """Convert adaptive pooling to plain pooling if all windows have the same size."""
+    """Convert adaptive average pooling to average pooling if all windows have the same size; else return None."""
     before, after = reading.shape(reading.input_node), reading.shape()
     if before is None or after is None or len(after) != 4 or before[2] % after[2] or before[3] % after[3]:
         return None
@@ -196,7 +196,7 @@ def _adaptive_pool(reading: Reading) -> Converted:
 
 
 def _mean(reading: Reading) -> Converted:
-    """Convert a mean over height and width to average pooling."""
+    """Convert a mean over height and width to average pooling; return None for other means."""
     before = reading.shape(reading.input_node)
     dims = reading.argument(1, "dim")
     if before is None or len(before) != 4 or not isinstance(dims, tuple | list):
@@ -212,7 +212,7 @@ def _mean(reading: Reading) -> Converted:
 
 
 def _reshape(reading: Reading) -> Converted:
-    """Convert a reshaping that keeps the shape or flattens all dimensions but the first; else return None."""
+    """Convert a reshape that keeps the shape or flattens all dimensions but the first; else return None."""
     before, after = reading.shape(reading.input_node), reading.shape()
     if before is None or after is None:
         return None
@@ -232,7 +232,7 @@ def _add(reading: Reading) -> Converted:
 
 
 def _pass_on(reading: Reading) -> Converted:
-    """Return the name of the input, for nodes that do not change it: identity, and dropout in evaluation mode."""
+    """Return the name of the input, for nodes that do not change it, such as dropout in evaluation mode."""
     return reading.source
 
 

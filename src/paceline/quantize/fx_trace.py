@@ -1,4 +1,4 @@
-"""Trace a PyTorch model with torch.fx into a graph of quantizable operations."""
+"""Trace a PyTorch model with torch.fx into a graph of operations that can be quantized."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from paceline.quantize.ops import FloatOp, Op
 def trace(model: nn.Module, example: Tensor) -> Graph:
     """Trace a model in evaluation mode and return its graph, with BatchNorm folded and dropout removed.
 
-    `example` is a batch of inputs that determines the shapes. A node without integer form becomes a `FloatOp`.
+    `example` is a batch of inputs that determines the shapes. An operation without integer implementation becomes a
+    `FloatOp`.
     """
     model = copy.deepcopy(model).eval()
     traced = _traced(model, example)
@@ -46,7 +47,7 @@ def trace(model: nn.Module, example: Tensor) -> Graph:
 
 @torch.no_grad()
 def _check(graph: Graph, model: nn.Module, example: Tensor) -> None:
-    """Raise UsageError if the graph computes other scores than the model.
+    """Raise UsageError if the outputs of the graph and of the model differ.
 
     This happens, for example, if the model changes tensors in place.
     """
@@ -75,7 +76,7 @@ def _traced(model: nn.Module, example: Tensor) -> fx.GraphModule:
 
 
 def _convert(node: fx.Node, traced: fx.GraphModule, aliases: dict[str, str]) -> list[Op] | str:
-    """Return the operations of a node, or the name of the tensor that it passes on."""
+    """Return the operations of a node, or the name of its input if the node returns this input unchanged."""
     reader: Callable[[Reading], Converted] | None = None
     module = traced.get_submodule(str(node.target)) if node.op == "call_module" else None
     reading = Reading(node, aliases, module)
@@ -90,7 +91,7 @@ def _convert(node: fx.Node, traced: fx.GraphModule, aliases: dict[str, str]) -> 
 
 
 def _float_op(node: fx.Node, reading: Reading, traced: fx.GraphModule) -> FloatOp:
-    """Return a FloatOp for a node without integer form; its `call` runs the node on the input tensors."""
+    """Return a FloatOp for a node without integer implementation; its `call` runs the node on the input tensors."""
     nodes = list(node.all_input_nodes)
 
     def call(*values: Any) -> Any:

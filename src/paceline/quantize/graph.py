@@ -1,4 +1,8 @@
-"""Graph of a traced network, with BatchNorm folding and ReLU fusion."""
+"""Graph of the operations of a traced network, which is calibrated, quantized and exported.
+
+`simplify` folds BatchNorm and fuses ReLU. The grid of a tensor is its quantization parameters: scale, zero point and
+limits (`quantized.Grid`).
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ class Graph:
         return self.walk(images, lambda op, inputs: op.apply(*inputs), on_tensor)
 
     def walk(self, first: Tensor, compute: Callable[[Op, list[Any]], Any], on_tensor: OnTensor | None = None) -> Tensor:
-        """Compute every operation with `compute` and return the output.
+        """Compute every operation by `compute(op, inputs)` and return the output of the graph.
 
         A tensor is released after its last use.
         """
@@ -59,9 +63,9 @@ class Graph:
         return [op for op in self.ops if isinstance(op, FloatOp)]
 
     def grid_owner(self, name: str) -> str:
-        """Return the name of the tensor whose grid a tensor uses.
+        """Return the name of the tensor whose grid (scale, zero point and limits) also applies to the tensor `name`.
 
-        Usually, this is the tensor itself. The output of max pooling, for example, uses the grid of the input.
+        Usually, this is the tensor itself. But the output of max pooling, for example, has the grid of its input.
         """
         by_name = {op.name: op for op in self.ops}
         while name in by_name and by_name[name].keeps_grid:
@@ -69,9 +73,10 @@ class Graph:
         return name
 
     def has_grid(self, name: str) -> bool:
-        """Return whether a tensor has its own grid.
+        """Return whether a tensor needs its own grid (scale, zero point and limits).
 
-        It has none if it uses another tensor's grid, or if only float operations write and read it.
+        It needs none if the grid of another tensor applies to it, or if it stays in float: a float operation writes it,
+        and no other kind of operation reads it.
         """
         if self.grid_owner(name) != name:
             return False
@@ -81,7 +86,7 @@ class Graph:
         return any(name in op.inputs and not isinstance(op, FloatOp) for op in self.ops)
 
     def with_layers(self, weights: dict[str, tuple[Tensor, Tensor]]) -> Graph:
-        """Return a copy of the graph with other weights and biases, passed by layer name."""
+        """Return a copy of the graph with new weights and biases, which are passed by layer name."""
         ops = [
             dataclasses.replace(op, weight=weights[op.name][0], bias=weights[op.name][1])
             if isinstance(op, LinearOp) and op.name in weights
@@ -92,14 +97,14 @@ class Graph:
 
 
 def simplify(graph: Graph) -> Graph:
-    """Remove unused operations, fold BatchNorm into layers, and fuse ReLU with the operation that feeds it."""
+    """Remove unused operations, fold BatchNorm into layers, and fuse ReLU with the layer or addition before it."""
     return _fuse_relu(_fold(_without_unused(graph)))
 
 
 def _fold(graph: Graph) -> Graph:
     """Fold each BatchNorm, which is a factor and an offset per channel, into the layer before it.
 
-    A BatchNorm that follows no layer becomes a convolution.
+    If no layer precedes a BatchNorm, or the layer has other readers, the BatchNorm becomes a convolution.
     """
     users = _users(graph)
     ops: dict[str, Op] = {}
@@ -123,16 +128,16 @@ def _scaled(layer: LinearOp, norm: BatchNorm) -> LinearOp:
 
 
 def _as_depthwise_conv(norm: BatchNorm) -> Conv:
-    """Convert a BatchNorm that follows no layer to a depthwise 1x1 convolution."""
+    """Convert a BatchNorm that cannot be folded to a depthwise 1x1 convolution."""
     weight = norm.factor.view(-1, 1, 1, 1)
     return Conv(name=norm.name, inputs=norm.inputs, weight=weight, bias=norm.offset, groups=len(weight))
 
 
 def _fuse_relu(graph: Graph) -> Graph:
-    """Fuse each ReLU with the layer or addition that feeds it.
+    """Fuse each ReLU with the layer or addition that computes its input.
 
-    The grid of that operation's output then covers only the clipped range. Max pooling and flattening may lie between
-    the two operations, because they commute with clipping.
+    The grid of the fused output then covers only the clipped range. Max pooling and flattening may lie between the two
+    operations, because they commute with clipping.
     """
     users = _users(graph)
     ops: dict[str, Op] = {}
@@ -163,7 +168,7 @@ def _only_maker(name: str, ops: dict[str, Op], users: Counter[str]) -> LinearOp 
 
 
 def _users(graph: Graph) -> Counter[str]:
-    """Return the number of operations that read each tensor. The output of the graph counts one more."""
+    """Return the number of readers of each tensor: operations and, for the graph's output, the caller."""
     return Counter([name for op in graph.ops for name in op.inputs] + [graph.output])
 
 

@@ -1,4 +1,4 @@
-"""Integer-only executor: int8 between operations, int32 accumulators, fixed-point rescaling."""
+"""Execute a quantized network in integers only: int8 tensors, int32 accumulators, fixed-point rescaling."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from paceline.quantize.integer_ops import (
 from paceline.quantize.ops import Add, AveragePool, Clip, Conv, Flatten, Linear, LinearOp, MaxPool, Op, Relu
 from paceline.quantize.quantized import Grid, Quantized
 
-BATCH = 16  # images per run: the sums of more would not fit into the processor's caches
+BATCH = 16  # images per run: the int32 sums of more images would not fit into the processor's caches
 
 
 @dataclass(frozen=True, eq=False)
 class IntegerNetwork:
-    """A network that computes in integers. Only the images that go in and the scores that come out are floats."""
+    """A network that computes in integers. Only the input and the result of `scores` are floats."""
 
     input_grid: Grid
     steps: tuple[Step, ...]
@@ -44,7 +44,7 @@ class IntegerNetwork:
     output_zero_point: int
 
     def run(self, integers: Tensor, on_tensor: OnTensor | None = None) -> Tensor:
-        """Run on int8 images, channels first. Return int8, or int32 if the last operation is a layer.
+        """Run on int8 images, channels first. Return int8, or int32 if the last operation is a layer without ReLU.
 
         `on_tensor` is called before every step with the name of the step and its first input tensor, channels last.
         """
@@ -57,13 +57,13 @@ class IntegerNetwork:
         return output.movedim(-1, 1) if output.dim() == 4 else output
 
     def scores(self, images: Tensor) -> Tensor:
-        """Return the float scores of a batch of float images."""
+        """Return the scores (logits) of a batch of images; both are floats."""
         integers = torch.cat([self.run(part) for part in self.input_grid.quantize(images).split(BATCH)])
         return (integers.to(torch.int32) - self.output_zero_point).to(torch.float32) * self.output_scale
 
 
 def integer_network(model: Quantized) -> IntegerNetwork:
-    """Build the executor of a quantized network; raise UsageError if an operation has no integer form."""
+    """Build the executor of a quantized network; raise UsageError if an operation has no integer implementation."""
     graph = model.graph
     check_has_integer_form(model)
     int_mm_is_exact()  # cache the result before anything is timed
@@ -78,7 +78,7 @@ def integer_network(model: Quantized) -> IntegerNetwork:
 
 
 def check_has_integer_form(model: Quantized) -> None:
-    """Raise UsageError if any operation of the network has no integer form."""
+    """Raise UsageError if any operation of the network has no integer implementation."""
     floats = model.graph.left_in_float
     if floats:
         raise UsageError(f"these operations have no integer form: {op_names(floats)}")
@@ -116,7 +116,7 @@ def _requantize(grid: Grid, scales: list[Fraction], clip: Clip | None = None) ->
 
 
 def _limits(grid: Grid, clip: Clip | None) -> tuple[int, int]:
-    """Return the smallest and the largest integer of a grid that clipping leaves."""
+    """Return the lowest and the highest integer that a grid and a clipping (ReLU, ReLU6) allow."""
     if clip is None:
         return grid.low, grid.high
     high = grid.high if clip.most is None else int(grid.quantize(torch.tensor(clip.most)))
@@ -124,7 +124,7 @@ def _limits(grid: Grid, clip: Clip | None) -> tuple[int, int]:
 
 
 def _bias_without_zero_point(model: Quantized, op: LinearOp) -> Tensor:
-    """Fold the input's zero point into the bias: sum((x - z) w) + b = sum(x w) + (b - z sum(w))."""
+    """Return the bias with the input's zero point z folded in: sum((x - z) w) + b = sum(x w) + (b - z sum(w))."""
     weights = model.weights[op.name]
     sums = weights.weight.flatten(1).sum(1, dtype=torch.int32)
     return weights.bias - model.grid(op.inputs[0]).zero_point * sums

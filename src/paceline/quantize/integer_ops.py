@@ -22,14 +22,15 @@ from paceline.quantize.ops import Pair
 
 MULTIPLIER_BITS = 30
 SMALLEST_SHIFT, LARGEST_SHIFT = 16, 61
-HALF, LOW = 16, 15  # bits of the lower half of a sum, and of a multiplier
-HEADROOM = 20  # extra bits of precision of the terms of an addition, so that only the result is rounded visibly
+HALF, LOW = 16, 15  # number of bits in the lower half of a sum, and of a multiplier
+HEADROOM = 20  # extra bits of the two terms of an addition, which make their rounding negligible
 
 
 def fixed_point(ratio: Fraction) -> tuple[int, int]:
     """Return (multiplier, shift), so that multiplier / 2^shift is nearest to a ratio.
 
-    The multiplier has exactly 30 bits. It is 0 for a ratio below 2^-32, with which every int32 is rounded to 0.
+    The multiplier has exactly 30 bits. It is 0 for a ratio below 2^-32, which scales every int32 to less than 1/2.
+    Raises RunError for a ratio that is too large.
     """
     if ratio < Fraction(1, 2**32):
         return 0, LARGEST_SHIFT
@@ -49,7 +50,7 @@ def fixed_point(ratio: Fraction) -> tuple[int, int]:
 
 
 class Rescale:
-    """Multiplies int32 tensors by one ratio, or by one ratio per channel.
+    """A function that multiplies int32 tensors by one ratio, or by one ratio per channel (the last dimension).
 
     The result is round(x * multiplier / 2^shift), where halves are rounded up.
     """
@@ -60,6 +61,7 @@ class Rescale:
         self.shift = torch.tensor([shift for _, shift in pairs], dtype=torch.int32)
         self._upper, self._lower = self.multiplier >> LOW, self.multiplier & (2**LOW - 1)
         rest = self.shift - LOW  # the product already lacks its LOW lowest bits, which do not affect rounding
+        # A shift is called far if it drops the whole lower half of the product, so that only the upper half counts.
         self._is_far = (rest > HALF).to(torch.int32)
         self._num_far = int(self._is_far.sum())
         self._far = (rest - HALF).clamp(min=1)
@@ -100,7 +102,7 @@ def _product(x: Tensor, upper: Tensor, lower: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Step(ABC):
-    """One operation of an integer-only network."""
+    """One operation of an integer-only network. Its `name` is also the name of its output tensor."""
 
     name: str
     inputs: tuple[str, ...]
@@ -111,7 +113,7 @@ class Step(ABC):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Requantize:
-    """Converts int32 sums to int8: rescale, add the zero point, clip."""
+    """A function that converts int32 sums to int8: rescale, add the zero point, clip."""
 
     rescale: Rescale
     zero_point: int
@@ -128,7 +130,7 @@ class Multiply(Step):
 
     weight: Tensor  # int8 (inputs, outputs)
     bias: Tensor  # int32
-    finish: Callable[[Tensor], Tensor]  # to int8, or for scores to int32 with one common scale
+    finish: Callable[[Tensor], Tensor]  # converts sums to int8, or scores to int32 with one scale for all
 
     def run(self, *inputs: Tensor) -> Tensor:
         return self.finish(multiply(inputs[0], self.weight).add_(self.bias))
@@ -136,7 +138,7 @@ class Multiply(Step):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Convolve(Step):
-    """Convolution as a matrix product per group of channels."""
+    """Convolution as one matrix product per group of channels, or as elementwise products if it is depthwise."""
 
     weight: Tensor  # int8 (groups, kernel height x kernel width x inputs of a group, outputs of a group)
     bias: Tensor
@@ -144,7 +146,7 @@ class Convolve(Step):
     stride: Pair
     padding: Pair
     dilation: Pair
-    zero_point: int  # of the input, and the value of padding
+    zero_point: int  # of the input; also the value of padding
     finish: Callable[[Tensor], Tensor]
 
     def run(self, *inputs: Tensor) -> Tensor:
@@ -159,7 +161,7 @@ class Convolve(Step):
 
     @property
     def is_channelwise(self) -> bool:
-        """Whether each output channel reads one input channel and each input channel feeds one output (depthwise)."""
+        """Whether the convolution is depthwise, with one input and one output channel per group."""
         return len(self.weight) > 1 and self.weight.shape[1:] == (self.kernel[0] * self.kernel[1], 1)
 
     def _channelwise(self, x: Tensor) -> Tensor:
@@ -278,9 +280,9 @@ def _padded(x: Tensor, padding: Pair, value: int) -> Tensor:
 
 
 def _windows(x: Tensor, kernel: Pair, stride: Pair, dilation: Pair) -> Tensor:
-    """Return a view of all kernel windows.
+    """Return all kernel windows of the input, as a view.
 
-    Its axes are samples, rows, columns, kernel rows, kernel columns, channels.
+    The axes of the view are samples, rows, columns, kernel rows, kernel columns, channels.
     """
     sample, row, column, channel = x.stride()
     height, width = (
@@ -293,6 +295,6 @@ def _windows(x: Tensor, kernel: Pair, stride: Pair, dilation: Pair) -> Tensor:
 
 
 def _slices(x: Tensor, kernel: Pair, stride: Pair, dilation: Pair) -> list[Tensor]:
-    """Return one view of the input for each position in the kernel."""
+    """Return one view for each position in the kernel: the input values that this position reads."""
     windows = _windows(x, kernel, stride, dilation)
     return [windows[:, :, :, row, column] for row in range(kernel[0]) for column in range(kernel[1])]

@@ -1,4 +1,4 @@
-"""ONNX export (float32, or int8 in QDQ format) and inference with ONNX Runtime.
+"""Export a network to ONNX (float32, or int8 in QDQ format) and run it with ONNX Runtime.
 
 Quantized files use the types that ONNX Runtime executes fastest: uint8 activations (int8 plus 128), int8 weights and
 int32 biases. ONNX Runtime is optional and imported only when a file is run.
@@ -23,12 +23,12 @@ from paceline.quantize.ops import Add, AveragePool, Clip, Conv, Flatten, Linear,
 from paceline.quantize.quantized import Quantized
 
 OPSET = 17
-IR_VERSION = 8  # released with that opset; older runtimes read it too
-UINT8_OFFSET = 128  # from int8 to uint8
+IR_VERSION = 8  # released with this opset; older runtimes read it too
+UINT8_OFFSET = 128  # added to int8 to get uint8
 
 
 def write_onnx(path: Path, graph: Graph, shape: tuple[int, ...], model: Quantized | None = None) -> Path:
-    """Write a graph to an ONNX file, in float32 or, if `model` is passed, quantized.
+    """Write a graph to an ONNX file and return its path. The file is quantized if `model` is passed, else float32.
 
     `shape` is the shape of one input, without the batch.
     """
@@ -51,7 +51,7 @@ def write_onnx(path: Path, graph: Graph, shape: tuple[int, ...], model: Quantize
 
 
 class _Writer:
-    """Builds the nodes of an ONNX file.
+    """Builder of the nodes and constants of an ONNX file.
 
     `_values` maps each tensor of the graph to the name of its float value in the file.
     """
@@ -110,9 +110,9 @@ class _Writer:
         return self.node("DequantizeLinear", inputs, name, axis=0)
 
     def _through_integers(self, name: str, value: str) -> str:
-        """Add nodes that quantize a tensor to uint8 and dequantize it again.
+        """Add nodes that quantize a tensor to uint8 and dequantize it again; return the name of the result.
 
-        The runtime can then keep the tensor in integers.
+        The runtime can then keep the tensor in integers. A float32 file gets no such nodes.
         """
         if self._model is None:
             return value
@@ -183,7 +183,7 @@ class OnnxModel:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads  # 0: one per core
+        options.intra_op_num_threads = threads  # 0: one thread per core
         options.log_severity_level = 3
         # Spinning threads would slow down the next model that is timed.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")

@@ -22,7 +22,7 @@ class Clip:
         return x.clamp(0.0, self.most)
 
     def within(self, other: Clip | None) -> Clip:
-        """Return one clip with the effect of both."""
+        """Return a single clipping with the effect of both."""
         ceilings = [clip.most for clip in (self, other) if clip is not None and clip.most is not None]
         return Clip(min(ceilings, default=None))
 
@@ -32,7 +32,7 @@ class Op:
     """An operation. Its `name` is also the name of its output tensor."""
 
     kind: ClassVar[str] = ""
-    keeps_grid: ClassVar[bool] = False  # whether the output consists of input values and so shares their grid
+    keeps_grid: ClassVar[bool] = False  # whether the output has the scale and zero point of the input
     name: str
     inputs: tuple[str, ...]
 
@@ -47,7 +47,7 @@ class LinearOp(Op):
     weight: Tensor
     bias: Tensor
     clip: Clip | None = None
-    module: str = ""  # its name in the model; empty for a BatchNorm that could not be folded
+    module: str = ""  # name of the layer in the model; empty for a BatchNorm that was not folded
 
     def apply(self, *inputs: Any) -> Any:
         return self.finish(self.multiply(inputs[0], self.weight, self.bias))
@@ -84,7 +84,7 @@ class Linear(LinearOp):
 class BatchNorm(Op):
     """BatchNorm as a factor and an offset per channel.
 
-    It exists only during tracing: it is folded into the preceding layer or becomes a convolution.
+    It exists only during tracing: afterwards, it is folded into the layer before it or becomes a convolution.
     """
 
     kind: ClassVar[str] = "batch normalisation"
@@ -131,7 +131,7 @@ class AveragePool(Op):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Flatten(Op):
-    """Flattens all dimensions but the first."""
+    """Flattening of all dimensions but the first."""
 
     kind: ClassVar[str] = "flatten"
     keeps_grid: ClassVar[bool] = True
@@ -152,7 +152,7 @@ class Add(Op):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FloatOp(Op):
-    """An operation without integer form. `what` is its name in messages."""
+    """An operation that has no integer implementation and runs in float. `what` is its type in messages."""
 
     kind: ClassVar[str] = "float"
     what: str

@@ -1,4 +1,7 @@
-"""Quantized network: grids of activations, int8 weights, int32 biases and scales, and their storage as tensors."""
+"""Quantized network: int8 weights, int32 biases, and the scale and zero point of each activation (its grid).
+
+`quantize_graph` builds a quantized network; `tensors_of` and `restore` store and load its integers.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,18 @@ from paceline.quantize.graph import Graph
 from paceline.quantize.ops import LinearOp
 
 LOWEST = -128
-SMALLEST_SCALE = 2.0**-100  # smaller scales count as zero: float32 loses precision there
-LARGEST_BIAS = 2**30  # as int32, with headroom for the sum of products
+SMALLEST_SCALE = 2.0**-100  # smaller scales are treated as zero, because float32 loses precision there
+LARGEST_BIAS = 2**30  # in int32 steps, with headroom for the sum of products
 LARGEST_SUM = 2**31 - 1
-INTEGERS_FILE = "integers.safetensors"  # in the folder of a study
-PARTS = ("weight", "scales", "bias")
+INTEGERS_FILE = "integers.safetensors"  # file of the tensors of `tensors_of`, in the folder of a study
+PARTS = ("weight", "scales", "bias")  # stored tensors of each layer
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The 8-bit integers of an activation tensor: their scale, zero point and limits.
+    """Quantization parameters of an activation tensor: scale, zero point, lowest and highest integer.
 
-    The value zero, and so padding, is represented exactly.
+    An integer i represents the value (i - zero_point) * scale. The value zero, and so padding, is represented exactly.
     """
 
     scale: float  # a float32 value, as ONNX stores it
@@ -34,23 +37,26 @@ class Grid:
     high: int = LARGEST
 
     def quantize(self, values: Tensor) -> Tensor:
-        """Return the int8 integers that represent values on this grid."""
+        """Return the int8 integers that represent the values, after rounding and clipping."""
         return as_int8(values, self.scale, self.zero_point, self.low, self.high)
 
     def rounded(self, values: Tensor) -> Tensor:
-        """Round values to the grid and return them as floats."""
+        """Return the values after rounding and clipping, as floats."""
         return to_numbers(
             to_integers(values, self.scale, self.zero_point, self.low, self.high), self.scale, self.zero_point
         )
 
     @property
     def range(self) -> tuple[float, float]:
-        """The smallest and the largest value that the grid does not clip."""
+        """The smallest and the largest value that is not clipped."""
         return (self.low - self.zero_point) * self.scale, (self.high - self.zero_point) * self.scale
 
 
 def grid_for(low: float, high: float, *, symmetric: bool) -> Grid:
-    """Return the grid that covers a range, after extending the range to include zero."""
+    """Return the grid that covers the values from `low` to `high`, and zero.
+
+    A symmetric grid has zero point 0 and covers as much below zero as above.
+    """
     low, high = min(low, 0.0), max(high, 0.0)
     if symmetric:
         return Grid(_scale(max(-low, high) / LARGEST))
@@ -59,20 +65,20 @@ def grid_for(low: float, high: float, *, symmetric: bool) -> Grid:
 
 
 def stored_grid(scale: float, zero_point: int, *, symmetric: bool) -> Grid:
-    """Rebuild a grid from its stored scale and zero point."""
+    """Return the grid that has a stored scale and zero point."""
     return Grid(scale) if symmetric else Grid(scale, zero_point, LOWEST, LARGEST)
 
 
 def _scale(value: float) -> float:
-    """Round a scale to float32. Return 1 for a scale of (nearly) 0, where any scale works."""
+    """Return a scale rounded to float32, or 1 for a scale of (nearly) 0, where all values are zero."""
     return float(torch.tensor(value, dtype=torch.float32)) if value > SMALLEST_SCALE else 1.0
 
 
 def weight_scales(weight: Tensor, *, per_channel: bool, bias: Tensor | None = None, input_scale: float = 1.0) -> Tensor:
-    """Return one float32 scale per output channel (the first dimension).
+    """Return one float32 scale per output channel (the first dimension of the weight).
 
-    Without `per_channel`, all channels have the same scale. A bias is stored in steps of input scale x weight scale. If
-    `bias` is passed, the scale of a channel with very small weights is raised until its bias fits into an int32.
+    Without `per_channel`, all channels have the same scale. A bias is stored in int32 steps of input scale x weight
+    scale. If `bias` is passed, scales that are too small for the steps to fit into an int32 are raised.
     """
     largest = weight.detach().abs().flatten(1).amax(1)
     if not per_channel:
@@ -85,7 +91,7 @@ def weight_scales(weight: Tensor, *, per_channel: bool, bias: Tensor | None = No
 
 
 def bias_steps(bias: Tensor, scales: Tensor, input_scale: float) -> Tensor:
-    """Return a bias in whole steps of input scale x weight scale.
+    """Return a bias as a whole number of steps, each of input scale x weight scale.
 
     The result is float64, because float32 cannot hold every int32.
     """
@@ -103,12 +109,12 @@ class IntegerWeights:
 
     weight: Tensor  # int8, in the shape of the layer's weight
     scales: Tensor  # float32, one per output channel
-    bias: Tensor  # int32, with scale = input scale x channel scale
+    bias: Tensor  # int32, in steps of input scale x channel scale
 
 
 @dataclass(frozen=True, eq=False)
 class Quantized:
-    """A graph, the grids of its activations, and the integer weights and biases of its layers."""
+    """A quantized network: a graph, the grids of its activations, and the integer weights and biases of its layers."""
 
     graph: Graph
     grids: Mapping[str, Grid]
@@ -137,7 +143,10 @@ def quantize_graph(graph: Graph, grids: Mapping[str, Grid], *, per_channel: bool
 
 
 def restore(graph: Graph, grids: Mapping[str, Grid], tensors: Mapping[str, Tensor]) -> Quantized:
-    """Rebuild a quantized network from the tensors that `tensors_of` returned."""
+    """Rebuild a quantized network from the tensors that `tensors_of` returned.
+
+    Raises UsageError if tensors or grids do not fit the graph.
+    """
     weights = {}
     for op in graph.layers:
         weight, scales, bias = (tensors.get(f"{op.name}.{part}") for part in PARTS)
