@@ -117,8 +117,8 @@ def _figure(what: str, where: str, asked: float | None, measured: float) -> Clus
 def _best(measure: Callable[[], float], asked: float | None, attempts: int) -> float:
     """Repeat a measurement while its value is too low, and return the highest value.
 
-    Too low is more than `TOLERANCE` below `asked`.
-    There are at most `attempts` measurements, and only one if `asked` is None.
+    Too low is more than `TOLERANCE` below `asked`. There are at most `attempts` measurements, and only one if `asked`
+    is None.
     """
     best = measure()
     for _ in range(attempts - 1):

@@ -104,7 +104,7 @@ def take_down(layout: ClusterLayout) -> None:
 
 
 def _wait(parent: int, signalled: int) -> None:
-    """Wait for a signal. If there is a parent, also wait until it ends or closes this process's standard input."""
+    """Wait for a signal or, if there is a parent, until it ends or closes this process's standard input."""
     watched = [signalled]
     if parent:
         try:

@@ -28,7 +28,7 @@ SHAPERS = {
     "htb": NodeLayout(peers_bits_per_s={1: 1e9}),
     "netem": NodeLayout(latency_s=0.001),
 }
-SHAPED = {"tbf": "bandwidth", "htb": "links", "netem": "latency and loss"}  # settings that need it
+SHAPED = {"tbf": "bandwidth", "htb": "links", "netem": "latency and loss"}  # settings that need each of them
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ def ignore_progress(done_bytes: int, total_bytes: int | None) -> None:
 def fetch(name: str, directory: str | os.PathLike[str] = "", progress: Progress = ignore_progress) -> Path:
     """Download the missing files of a published data set, verify all its files and return the data directory.
 
-    `progress` is called with the downloaded and the total number of bytes of all files. It is not called if nothing is
-    downloaded.
+    `progress` is called with the received and the total number of bytes of all downloads together. It is not called if
+    nothing is downloaded.
     """
     if name not in PUBLISHED:
         raise unknown("data to fetch", name, PUBLISHED)

@@ -174,6 +174,7 @@ def _num_classes(dataset: Dataset) -> int:
     return max(_highest_class(dataset.batch(indices, 0)[1]) for indices in pieces)
 
 
+# The highest class number plus 1, or 0 if targets are not a vector of int64.
 def _highest_class(targets: Any) -> int:
     if not isinstance(targets, Tensor) or targets.dtype is not torch.int64 or targets.dim() != 1:
         return 0
