@@ -1,4 +1,4 @@
-"""Synchronisation strategies: one file each, found by walking this package."""
+"""Strategies: the ways in which data-parallel workers synchronise. Each is a class in a file of this package."""
 
 from paceline.strategies.base import GradientPolicy, Guarantee, Strategy, Worker
 from paceline.strategies.capabilities import (

@@ -1,4 +1,7 @@
-"""The interface of a strategy. Servers, asynchrony, bounds and memory estimates are optional: see `capabilities.py`."""
+"""The interface of a strategy: how data-parallel workers synchronise gradients or weights in each training step.
+
+Optional features, such as server processes or memory estimates, are mixed in from `capabilities.py`.
+"""
 
 from __future__ import annotations
 
@@ -18,32 +21,35 @@ from paceline.results.value import Json
 
 
 class Guarantee(enum.Enum):
-    """The promise of a strategy about its replicas. It selects the conformance test that the strategy must pass."""
+    """The promise of a strategy about its replicas. It selects the conformance test that the strategy must pass.
+
+    The reference is the oracle: one process that trains on the global batch of all workers.
+    """
 
     EXACT = "EXACT"  # after every step all replicas equal the oracle, to rounding
     LOSSY = "LOSSY"  # as EXACT, plus the error of the codec
-    PERIODIC = "PERIODIC"  # replicas are bit-identical after every synchronisation and differ between
-    PARTIAL = "PARTIAL"  # replicas stay within a bound of their mean; over time all workers have the same influence
+    PERIODIC = "PERIODIC"  # replicas are bit-identical after every synchronisation, and differ in the steps between
+    PARTIAL = "PARTIAL"  # replicas stay within a bounded distance of their mean; over time all have equal influence
     STALE = "STALE"  # gradients may be computed at parameters that are older by a bounded number of updates
     NONE = "NONE"  # replicas are not synchronised
 
     @staticmethod
     def of_codec(codec: Codec) -> Guarantee:
-        """Return the guarantee that averaging all gradients in every step has with this codec."""
+        """Return the guarantee of a strategy that averages all gradients in every step with this codec."""
         return Guarantee.EXACT if codec.relative_error == 0 else Guarantee.LOSSY
 
 
 @dataclass(frozen=True, kw_only=True)
 class GradientPolicy:
-    """Rules for gradients that a strategy must follow between the end of backward and the optimiser step.
+    """Rules for gradients that a strategy must follow, which depend on the training loop that uses it.
 
     The defaults describe Paceline's own loop, where only the optimiser reads gradients.
     """
 
     in_place_allowed: bool = True  # gradients may be stored in memory that peers read; False: in private memory
-    partial_allowed: bool = True  # a worker may hold only its slice of the sums; False: all sums, writable
-    none_where_unreached: bool = False  # a parameter unused on every worker gets grad None instead of zeros
-    knows_last_backward: bool = True  # before each forward it is known whether its backward is the last of the step
+    partial_allowed: bool = True  # a worker may hold its slice of the sums only; False: all sums, writable
+    none_where_unreached: bool = False  # a parameter that no worker's backward used gets grad None, not zeros
+    knows_last_backward: bool = True  # the strategy knows before each forward whether its backward is the step's last
 
 
 OWN_LOOP = GradientPolicy()
@@ -55,7 +61,7 @@ USER_LOOP = GradientPolicy(
 
 @dataclass(kw_only=True)
 class Worker:
-    """What a strategy may use of its worker: the comm, the model, the optimiser, the gradient policy."""
+    """The worker process as a strategy sees it: its comm, model, optimiser and gradient policy."""
 
     comm: Comm
     codec: Codec
@@ -64,7 +70,7 @@ class Worker:
     replica: nn.Module = field(init=False)  # the module that forward calls: the model or a strategy's wrapper
     weight: float = 0.0  # this worker's share of the global batch of the current step
     gradient_policy: GradientPolicy = OWN_LOOP
-    servers: Comm | None = None  # ranks of the workers, then of the servers; for strategies with servers
+    servers: Comm | None = None  # connects workers and servers, which have the last ranks; None without servers
     parameters: list[nn.Parameter] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -73,7 +79,7 @@ class Worker:
 
     @property
     def specs(self) -> list[TensorSpec]:
-        """Return the sizes of the trained parameters, for predicting traffic."""
+        """Return the sizes of the trained parameters, from which traffic is predicted."""
         return [TensorSpec.of(parameter) for parameter in self.parameters]
 
 
@@ -82,13 +88,13 @@ class Strategy(ABC):
     """Base class of strategies. The first docstring line of a subclass says what it sends.
 
     Dataclass fields are the strategy's options. The methods from `setup` to `finish` are called in the order of their
-    definition; by default they do nothing, except that `step` calls the optimiser.
+    definition. By default they do nothing, except that `setup` stores the worker and `step` calls the optimiser.
     """
 
     name: ClassVar[str] = ""
     paper: ClassVar[str] = ""
 
-    codec: Codec  # given by the user after a plus; not an option
+    codec: Codec  # written after a plus sign, as in ring+fp16; not an option
 
     @property
     @abstractmethod
@@ -108,7 +114,7 @@ class Strategy(ABC):
         """Raise UsageError for an unsupported number of workers or optimiser; called before anything starts."""
 
     def setup(self, worker: Worker) -> None:
-        """Prepare for the first step. Replicas are already equal."""
+        """Prepare for the first step. The replicas of all workers are already equal."""
         self.worker = worker
 
     def on_gradient(self, parameter: nn.Parameter) -> None:
@@ -126,7 +132,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:
-        """Predict the operations of one worker in one step from tensor sizes."""
+        """Predict the messages and collectives of one worker in one step from the sizes of the parameters."""
 
     def traffic_period(self, world_size: int) -> int:  # noqa: ARG002
         """Return the number of steps after which `traffic` repeats; override it if `traffic` depends on the step."""
@@ -137,7 +143,7 @@ class Strategy(ABC):
         return {}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the state that a resumed worker needs; a strategy adds its own to that of the codec."""
+        """Return the state that a resumed worker needs: here that of the codec, to which a strategy adds its own."""
         return {f"{_CODEC}{name}": tensor for name, tensor in self.codec.state_dict().items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
@@ -161,7 +167,7 @@ _CODEC = "codec."  # prefix of the codec's state in a strategy's state
 
 
 def joined_size(tensors: Sequence[TensorSpec]) -> TensorSpec:
-    """Return the size of all tensors as one vector, in the widest of their data types."""
+    """Return the size of one vector that holds all tensors, in the widest of their data types."""
     return TensorSpec(sum(t.numel for t in tensors), max(t.itemsize for t in tensors))
 
 
@@ -195,7 +201,7 @@ def average_parameters(worker: Worker) -> None:
 
 
 def gradient_of(parameter: nn.Parameter) -> Tensor:
-    """Return the gradient; set zeros if there is none, so that all workers send the same sizes."""
+    """Return the gradient; if it is None, set it to zeros first, so that all workers send the same sizes."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     return parameter.grad

@@ -1,4 +1,9 @@
-"""Gradient buckets, filled from the last layer on. Each is exchanged as soon as its gradients are complete."""
+"""Gradient buckets for the strategies `overlap` and `sharded`, which exchange gradients while backward runs.
+
+The gradients of all parameters are stored in a few flat vectors. A bucket is a slice of a vector that is exchanged in
+one collective, as soon as its gradients are complete. Buckets are planned from the last layer to the first, because
+backward completes gradients in this order. The comm provides the vectors (`Reduction`).
+"""
 
 from __future__ import annotations
 
@@ -26,21 +31,21 @@ from paceline.strategies.capabilities import (
 
 MB = 1_000_000
 FIRST_MB = 1.0
-LARGE = 1 << 14  # elements: for larger tensors a pass over memory costs more than a call
-IN_PLACE_BYTES = 2 << 20  # gradients up to this size stay in a core's cache from backward to the sum
-ALIGN = 16  # elements: a bucket begins on a cache line
+LARGE = 1 << 14  # elements: larger tensors are scaled while they are copied, smaller ones in one call for all
+IN_PLACE_BYTES = 2 << 20  # gradients of a model up to this size stay in a core's cache from backward to the sum
+ALIGN = 16  # elements: a bucket begins at a multiple of this, on a cache line
 
 
 @dataclass
 class Bucket:
-    """A range of a vector that is exchanged in one operation."""
+    """The slice `begin:end` of a vector, which is exchanged in one collective."""
 
     kind: Any  # selects the vector; all tensors of a bucket have the same kind
-    members: list[int] = field(default_factory=list)
+    members: list[int] = field(default_factory=list)  # indices of the tensors
     offsets: list[int] = field(default_factory=list)  # start of each member in the vector
     begin: int = 0
     end: int = 0
-    flags: int = 0  # start of the members' reach flags if they are sent too, else the end
+    flags: int = 0  # end of the members; their reach flags begin here, if they are sent too (see plan_buckets)
 
 
 @dataclass(frozen=True)
@@ -57,8 +62,8 @@ def plan_buckets(
     """Assign tensors, described by (numel, itemsize, kind), to buckets, the last tensor first.
 
     A bucket is closed by the tensor that reaches its limit. The first bucket is small, so that communication starts
-    early. Lengths are multiples of `divisor`. With `with_reach` each tensor has one extra element: a flag that tells
-    whether backward reached it on any worker.
+    early. Lengths are multiples of `divisor`. With `with_reach` each tensor has one extra element, its reach flag: 1 if
+    backward produced its gradient on this worker, else 0. A sum above 0 says that some worker has a gradient.
     """
     closed_buckets: list[Bucket] = []
     open_buckets: dict[Any, Bucket] = {}
@@ -90,7 +95,11 @@ def plan_buckets(
 
 
 class GradientBuckets:
-    """The gradients of one worker, stored in vectors of the comm and exchanged bucket by bucket in order."""
+    """The gradients of one worker, stored in vectors of the comm and exchanged bucket by bucket in order.
+
+    `is_scattered`: buckets are reduce-scattered, so that each worker gets a slice of the sums, not all-reduced.
+    `is_shared`: the sums may be in memory that all workers read. `divisor`: bucket lengths are multiples of it.
+    """
 
     def __init__(
         self,
@@ -104,11 +113,11 @@ class GradientBuckets:
         self._worker = worker
         cast, policy = worker.codec.cast, worker.gradient_policy
         self._carries_reach = policy.none_where_unreached
-        # Encodings that cannot be added are summed by the codec, synchronously, in private memory.
+        # Codecs whose encoded tensors cannot be added do the sum themselves, synchronously, in private memory.
         self._is_encoded = bool(worker.codec.relative_error) and cast is None
         self._is_scattered = is_scattered
         self.parameters = worker.parameters
-        # Tensors of one vector share the data type on the wire, the device and their own data type.
+        # Tensors of one vector have the same data type on the wire, device and own data type.
         sizes = [(p.numel(), p.element_size(), (cast or p.dtype, p.device, p.dtype)) for p in self.parameters]
         self.buckets = plan_buckets(sizes, limits, divisor=divisor, with_reach=self._carries_reach)
         lengths = {bucket.kind: bucket.end for bucket in self.buckets}
@@ -134,7 +143,7 @@ class GradientBuckets:
         self._reset()
 
     def attach(self) -> None:
-        """Set the parameters' gradients to zeroed memory of the comm, to which backward adds."""
+        """Set the parameters' gradients to zeros in the comm's vectors, so that backward adds to these."""
         for reduction in self.reductions.values():
             reduction.own.zero_()
         for parameter, own in zip(self.parameters, self.own, strict=True):
@@ -148,7 +157,7 @@ class GradientBuckets:
 
     @property
     def parameters_before_last(self) -> list[nn.Parameter]:
-        """Return the parameters that need a hook: all but those of the last bucket, which `finish` starts."""
+        """Return the parameters that need a hook: those of all buckets but the last, which `finish` starts."""
         return [self.parameters[index] for bucket in self.buckets[:-1] for index in bucket.members]
 
     def _reset(self) -> None:
@@ -157,7 +166,7 @@ class GradientBuckets:
         self._works: list[Work] = []
 
     def mark_complete(self, parameter: nn.Parameter) -> None:
-        """Record that a gradient is complete on this worker; start the bucket that it completes."""
+        """Record that a gradient is complete on this worker; if it was its bucket's last, start complete buckets."""
         index, number = self._positions[parameter]
         self._is_complete[index] = True
         self._num_missing[number] -= 1
@@ -168,7 +177,7 @@ class GradientBuckets:
     def finish(self) -> None:
         """Start the remaining buckets after backward, with zeros for missing gradients, and wait for all sums."""
         for index, parameter in enumerate(self.parameters):
-            self._is_complete[index] |= parameter.grad is not None  # it may come from a backward under no_sync
+            self._is_complete[index] |= parameter.grad is not None  # True for a gradient from no_sync, too
         self._num_missing = [0] * len(self.buckets)
         self._start()
         for work in self._works:
@@ -177,12 +186,13 @@ class GradientBuckets:
         self._reset()
 
     def set_gradients(self) -> None:
-        """Set the parameters' gradients to the sums, or to None if no worker's backward reached the parameter."""
+        """Set the parameters' gradients to the sums, or to None where no worker's backward produced a gradient."""
         if self.is_in_place:
             for parameter, result in zip(self.parameters, self.results, strict=True):
                 parameter.grad = result
             return
-        # Freed here, their memory would return to the system and be paged in again by the next backward.
+        # Keep the old gradients until after the step. Freed here, their memory would return to the system, and the next
+        # backward would have to allocate it again.
         self.replaced_gradients = [parameter.grad for parameter in self.parameters]
         for parameter, result, is_reached in zip(self.parameters, self.results, self.is_reached, strict=True):
             if not is_reached:
@@ -220,8 +230,8 @@ class GradientBuckets:
                 comm.all_reduce(reduction.own[bucket.flags : bucket.end])
 
     def _make_fill(self, bucket: Bucket, reduction: Reduction) -> Callable[[], None] | None:
-        """Return a function that copies weighted gradients to the comm's memory; None if they are there already."""
-        weight = 1.0 if self.is_in_place else self._worker.weight  # the loss was weighted already
+        """Return a function that copies weighted gradients to the comm's vector; None if they are there already."""
+        weight = 1.0 if self.is_in_place else self._worker.weight  # gradients in place were weighted with the loss
         if self.is_in_place and all(self.parameters[index].grad is self.own[index] for index in bucket.members):
             return None
         gradients = [self.parameters[i].grad if self._is_complete[i] else None for i in bucket.members]
@@ -267,7 +277,7 @@ class Bucketed(Accumulating, GradientBuffers, DetectsUnreached, BufferEstimate, 
     tuned_options: ClassVar[Mapping[str, TunedValues]] = {"bucket_mb": TunedValues.BUCKET_MB}
 
     bucket_mb: float = 4.0
-    first_bucket_mb: float | None = None  # default: FIRST_MB, or bucket_mb if that is smaller
+    first_bucket_mb: float | None = None  # None: FIRST_MB, or bucket_mb if that is smaller
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -287,7 +297,7 @@ class Bucketed(Accumulating, GradientBuffers, DetectsUnreached, BufferEstimate, 
         return Limits(first_mb * MB, self.bucket_mb * MB)
 
     def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:  # noqa: ARG002
-        """Estimate the memory of the buckets' vectors. A codec that does its own summing doubles it."""
+        """Estimate the bytes of the buckets' vectors. A codec that does the sum itself doubles them."""
         if world_size == 1:
             return 0
         cast = self.codec.cast
@@ -326,7 +336,10 @@ class Bucketed(Accumulating, GradientBuffers, DetectsUnreached, BufferEstimate, 
 
 
 def view_like(parameter: Tensor, vector: Tensor, offset: int) -> Tensor:
-    """Return a view of a vector with the memory layout of the parameter (contiguous or channels-last)."""
+    """Return a view of `vector` from `offset` on, with the shape and memory layout of a parameter.
+
+    The layout is kept for contiguous and channels-last parameters; for others the view is contiguous.
+    """
     stretch = vector[offset : offset + parameter.numel()]
     dense = parameter.is_contiguous() or (
         parameter.dim() == 4 and parameter.is_contiguous(memory_format=torch.channels_last)

@@ -1,7 +1,7 @@
-"""Optional capabilities of a strategy: mix one in to have servers, run asynchronously, wrap the model, and so on.
+"""Capabilities: mix-in classes for optional features of strategies, such as servers, asynchrony or a wrapped model.
 
-Each class declares the methods that a strategy with this capability must define. The functions accept any strategy and
-return a default if the strategy lacks the capability or its options disable it.
+Each class declares the methods that a strategy with this feature must define. The training loop and other callers use
+the functions below, which accept any strategy and return a default if it lacks the capability.
 """
 
 from __future__ import annotations
@@ -29,36 +29,45 @@ STALENESS = "staleness_updates"  # key of a worker's staleness distribution in `
 
 
 class Servers(ABC):
-    """A strategy with extra processes that run `serve` instead of the training loop; `worker.servers` reaches them."""
+    """A strategy with extra processes (servers) that run `serve` instead of the training loop.
+
+    Workers exchange messages with servers through the comm `worker.servers`.
+    """
 
     @abstractmethod
     def num_servers(self, num_workers: int) -> int: ...
 
     @abstractmethod
     def serve(self, server: Worker) -> None:
-        """Run one server to its end. `server` has its own model and optimiser; `server.comm` reaches all processes."""
+        """Run one server until training ends. `server` has its own model and optimiser.
+
+        `server.comm` connects it to all workers and servers.
+        """
 
 
 class Asynchronous(ABC):
-    """A strategy whose workers run at their own pace: without collectives, and with the guarantee STALE."""
+    """A strategy whose workers run at their own pace: without collectives, and with the guarantee STALE.
+
+    The staleness of a gradient is the number of updates by other workers since its worker received the parameters.
+    """
 
     @property
     def is_asynchronous(self) -> bool:
-        """Whether workers run at their own pace; False if options make them wait for each other."""
+        """Whether workers run at their own pace; False if the options of this strategy make them synchronous."""
         return True
 
     @abstractmethod
     def staleness_bound(self, num_workers: int) -> int | None:
-        """Return the largest possible staleness of a gradient in updates; None if there is no bound."""
+        """Return the largest possible staleness of a gradient, in updates; None if there is no bound."""
 
     @property
     @abstractmethod
     def staleness_updates(self) -> Sequence[int]:
-        """Return the staleness of each of this worker's gradients in updates, in the order of sending."""
+        """Return the staleness of each gradient that this worker has sent, in updates, in the order of sending."""
 
     @abstractmethod
     def ask_all_to_stop(self) -> None:
-        """Make every worker stop after its next step at the latest; called on rank 0."""
+        """Ask every worker to stop, which it does after its next step at the latest; called on rank 0."""
 
     @property
     @abstractmethod
@@ -67,43 +76,49 @@ class Asynchronous(ABC):
 
     @abstractmethod
     def wait_for_others(self) -> None:
-        """Wait for the slowest worker, as long as others make progress; called after this worker's last step."""
+        """Wait until all workers have taken their last step; called after this worker's last step.
+
+        The time limit of the comm must not end this wait while other workers make progress.
+        """
 
 
 class Heartbeat(ABC):
-    """A strategy whose servers or peers wait for each worker with a time limit, also while it evaluates its replica."""
+    """A strategy whose servers or peers wait for a worker with a time limit, even while it runs an evaluation."""
 
     @abstractmethod
     def keep_alive(self) -> None:
-        """Tell the waiting processes that this worker is alive; called between two batches of an evaluation."""
+        """Tell the waiting processes that this worker is alive; called before each batch of an evaluation."""
 
 
 class Drifting(ABC):
-    """A strategy that bounds the distance between replicas: the guarantee is PARTIAL."""
+    """A strategy with the guarantee PARTIAL: its replicas differ, but their distance from the mean has a bound."""
 
     @abstractmethod
     def drift_bound(self, num_workers: int) -> float:
-        """Return the largest distance of a replica from the mean, as a multiple of the longest update of any worker."""
+        """Return an upper bound of a replica's distance from the mean, as a multiple of the longest update."""
 
 
 class Periodic(ABC):
-    """A strategy that synchronises after some steps only; without it, PERIODIC means after every step."""
+    """A strategy that synchronises only after some steps.
+
+    A strategy with the guarantee PERIODIC but without this class synchronises after every step.
+    """
 
     @abstractmethod
     def is_synchronised(self, step: int) -> bool:
-        """Whether replicas are equal after this step (counted from 0)."""
+        """Return whether replicas are equal after this step (counted from 0)."""
 
 
 @dataclass(kw_only=True)
 class Accumulating:
-    """A strategy that can split a worker's batch into micro-batches and send gradients after the last (`accumulate`).
+    """A strategy that can split a worker's batch into micro-batches and synchronise only after the last of them.
 
-    The global batch stays the same, and so does the gradient; micro-batches need less memory.
+    The global batch stays the same, and so does the gradient of a step; micro-batches need less memory.
     """
 
     name: ClassVar[str]
 
-    accumulate: int = 1  # micro-batches between two synchronisations
+    accumulate: int = 1  # micro-batches per synchronisation
 
     def __post_init__(self) -> None:
         if self.accumulate < 1:
@@ -123,11 +138,11 @@ class WrappedModel(ScaledLoss):
 
     @abstractmethod
     def no_sync(self) -> AbstractContextManager[Any]:
-        """Return the context for forward and backward of every micro-batch of a step but the last."""
+        """Return a context in which backward does not synchronise, for all micro-batches of a step but the last."""
 
 
 class GradientBuffers(ScaledLoss):
-    """A strategy that provides the memory that backward writes gradients to (in Paceline's own loop)."""
+    """A strategy that provides the memory to which backward writes gradients (in Paceline's own loop)."""
 
     @abstractmethod
     def zero_grad(self) -> None:
@@ -136,20 +151,24 @@ class GradientBuffers(ScaledLoss):
     @property
     @abstractmethod
     def hooked_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters for which `on_gradient` is called. Without this capability it is called for all."""
+        """Return the parameters for which the loop calls `on_gradient`. Without this class, these are all."""
 
 
 class DetectsUnreached:
-    """A strategy that implements `GradientPolicy.none_where_unreached` itself; else `paceline.parallel` does."""
+    """Marks a strategy that handles parameters without a gradient on any worker: it sets their `grad` to None.
+
+    `GradientPolicy.none_where_unreached` asks for this. For other strategies that average gradients,
+    `paceline.parallel` does it, with one more all-reduce.
+    """
 
 
 class ShardedOptimizer(ABC):
-    """A strategy in which each worker updates a part of the model, with an optimiser that the strategy owns."""
+    """A strategy in which each worker updates only its slice of the parameters, with an optimiser of the strategy."""
 
     @property
     @abstractmethod
     def optimizer(self) -> torch.optim.Optimizer:
-        """Return the optimiser that updates this worker's part and holds its state."""
+        """Return the optimiser that updates this worker's slice of the parameters and holds the state for it."""
 
     @abstractmethod
     def optimizer_share(self, num_workers: int) -> float:
@@ -157,7 +176,7 @@ class ShardedOptimizer(ABC):
 
 
 class BufferEstimate(ABC):
-    """A strategy that estimates its memory, in addition to parameters, gradients and optimiser state."""
+    """A strategy that estimates how much memory it needs besides parameters, gradients and optimiser state."""
 
     @abstractmethod
     def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int: ...
@@ -168,20 +187,20 @@ class ModelCheck(ABC):
 
     @abstractmethod
     def check_model(self, tensors: Sequence[TensorSpec]) -> None:
-        """Raise UsageError for a model of these tensors; called before anything starts."""
+        """Raise UsageError if a model with these parameters is not supported; called before anything starts."""
 
 
 class TunedValues(enum.Enum):
-    """Values that `tune` tries for an option. Users set them with --buckets and --periods."""
+    """A list of values that `paceline tune` tries for an option; users set it with --buckets or --periods."""
 
     BUCKET_MB = "bucket_mb"
     PERIOD_STEPS = "period_steps"
 
 
 class Tunable:
-    """A strategy that `tune` tries unless the user names strategies."""
+    """A strategy that `paceline tune` tries by default, when the user names no strategies."""
 
-    tuned_options: ClassVar[Mapping[str, TunedValues]] = {}  # options that `tune` varies, with their values
+    tuned_options: ClassVar[Mapping[str, TunedValues]] = {}  # options that `tune` varies, and their values
     is_tried: ClassVar[bool] = True  # False: a base class is tunable, but this strategy is only a baseline
 
 
@@ -202,7 +221,11 @@ _CAPABILITIES: tuple[type, ...] = (
 
 @cache
 def check_contract(cls: type[Strategy]) -> None:
-    """Raise UsageError if a class defines methods of a capability without inheriting it, or lacks one of them."""
+    """Raise UsageError if a strategy class does not implement its capabilities correctly.
+
+    A class that defines a method of a capability, such as `serve`, must inherit from the capability's class. It must
+    also define all abstract methods of its base classes.
+    """
     for capability in _CAPABILITIES:
         members = [name for name in vars(capability) if not name.startswith("_") and hasattr(cls, name)]
         if members and not issubclass(cls, capability):
@@ -226,12 +249,12 @@ def as_asynchronous(strategy: Strategy) -> Asynchronous | None:
 
 
 def keep_alive_of(strategy: Strategy) -> Callable[[], None] | None:
-    """Return the function to call between two batches of an evaluation during the run, or None."""
+    """Return the function to call before each batch of an evaluation during training; None without Heartbeat."""
     return strategy.keep_alive if isinstance(strategy, Heartbeat) else None
 
 
 def drift_bound_of(strategy: Strategy, num_workers: int) -> float:
-    """Return the drift bound of a PARTIAL strategy."""
+    """Return the drift bound of a PARTIAL strategy; raise UsageError if it does not define one (see `Drifting`)."""
     if not isinstance(strategy, Drifting):
         raise UsageError(
             f"strategy {strategy.name or type(strategy).__name__} has the guarantee PARTIAL but no "
@@ -241,17 +264,17 @@ def drift_bound_of(strategy: Strategy, num_workers: int) -> float:
 
 
 def staleness_bound_of(strategy: Strategy, num_workers: int) -> int | None:
-    """Return the staleness bound of a STALE strategy; None if it has none."""
+    """Return the largest possible staleness of a gradient, in updates; None if the strategy has no bound."""
     return strategy.staleness_bound(num_workers) if isinstance(strategy, Asynchronous) else None
 
 
 def is_synchronised(strategy: Strategy, step: int) -> bool:
-    """Whether a PERIODIC strategy's replicas are equal after a step (counted from 0)."""
+    """Return whether a PERIODIC strategy's replicas are equal after a step (counted from 0)."""
     return strategy.is_synchronised(step) if isinstance(strategy, Periodic) else True
 
 
 def steps_to_synchronisation(strategy: Strategy) -> int:
-    """Return the number of steps until the first synchronisation."""
+    """Return the number of steps up to and including the first synchronisation; 1 if there is one in every step."""
     return next(step for step in range(1 << 20) if is_synchronised(strategy, step)) + 1
 
 
@@ -261,12 +284,12 @@ def micro_batches_of(strategy: Strategy) -> int:
 
 
 def loss_scale_of(strategy: Strategy) -> float:
-    """Return the factor of the loss before backward (in Paceline's own loop)."""
+    """Return the factor by which Paceline's own loop multiplies the loss before backward."""
     return strategy.loss_scale if isinstance(strategy, ScaledLoss) else 1.0
 
 
 def no_sync_of(strategy: Strategy) -> AbstractContextManager[Any]:
-    """Return the context for every micro-batch of a step but the last."""
+    """Return the context for all micro-batches of a step but the last: in it, backward does not synchronise."""
     return strategy.no_sync() if isinstance(strategy, WrappedModel) else nullcontext()
 
 
@@ -286,7 +309,7 @@ def hooked_parameters_of(strategy: Strategy) -> list[nn.Parameter]:
 
 
 def optimizer_of(strategy: Strategy) -> torch.optim.Optimizer:
-    """Return the optimiser that takes this worker's steps."""
+    """Return the optimiser that updates parameters on this worker: the strategy's own, or else the user's."""
     return strategy.optimizer if isinstance(strategy, ShardedOptimizer) else strategy.worker.optimizer
 
 
@@ -296,7 +319,7 @@ def optimizer_share_of(strategy: Strategy, num_workers: int) -> float:
 
 
 def buffer_bytes_of(strategy: Strategy, tensors: Sequence[TensorSpec], *, rank: int, world_size: int) -> int:
-    """Return the strategy's estimate of its memory on one worker; 0 if it has none."""
+    """Return the strategy's estimate of the bytes it needs on one worker (see `BufferEstimate`); 0 without one."""
     return strategy.buffer_bytes(tensors, rank, world_size) if isinstance(strategy, BufferEstimate) else 0
 
 
@@ -307,23 +330,23 @@ def check_model_of(strategy: Strategy, tensors: Sequence[TensorSpec]) -> None:
 
 
 def tuned_options_of(strategy: type[Strategy]) -> Mapping[str, TunedValues]:
-    """Return the options of a strategy that `tune` varies."""
+    """Return the options that `tune` varies for a strategy, with the lists of values to try."""
     return strategy.tuned_options if issubclass(strategy, Tunable) else {}
 
 
 def is_tried_by_tune(strategy: type[Strategy]) -> bool:
-    """Whether `tune` tries a strategy that the user did not name."""
+    """Return whether `tune` tries a strategy by default, when the user names no strategies."""
     return issubclass(strategy, Tunable) and strategy.is_tried
 
 
 def metrics_of(strategy: Strategy) -> Json:
-    """Return a strategy's own measurements, with the staleness if it is asynchronous."""
+    """Return a strategy's own measurements, and the distribution of the staleness if it is asynchronous."""
     asynchronous = as_asynchronous(strategy)
     staleness = {} if asynchronous is None else {STALENESS: distribution(asynchronous.staleness_updates)}
     return {**staleness, **strategy.metrics()}
 
 
 def distribution(values: Sequence[int]) -> Json:
-    """Return the count of each value, the maximum and the mean, as JSON values."""
+    """Return how often each value occurs, the maximum and the mean, as JSON values; 0 for both without values."""
     counts = {str(value): count for value, count in sorted(Counter(values).items())}
     return {"counts": counts, "max": max(values, default=0), "mean": statistics.fmean(values) if values else 0.0}

@@ -1,4 +1,4 @@
-"""Strategy `ddp`: DistributedDataParallel of torch."""
+"""Strategy `ddp`: torch's DistributedDataParallel, with Paceline's codecs and measurements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from paceline.errors import RunError, UsageError
 from paceline.strategies.base import Guarantee, Strategy, Worker
 from paceline.strategies.capabilities import Accumulating, BufferEstimate, Tunable, TunedValues, WrappedModel
 
-# DDP leaves BatchNorm's buffers to --batchnorm. torch 2.13 deprecates the option's name in torch 2.11.
+# DDP does not synchronise BatchNorm's buffers, because --batchnorm controls them. torch 2.13 deprecates
+# broadcast_buffers, the option's name in torch 2.11.
 _PARAMETERS = inspect.signature(DistributedDataParallel.__init__).parameters
 _LEAVE_BUFFERS_ALONE: dict[str, Any] = {
     "forward_sync_buffers" if "forward_sync_buffers" in _PARAMETERS else "broadcast_buffers": False
@@ -27,7 +28,7 @@ _LEAVE_BUFFERS_ALONE: dict[str, Any] = {
 
 
 class _Replica(DistributedDataParallel):
-    """DDP whose error about unused parameters names Paceline's option that allows them."""
+    """DistributedDataParallel whose error about unused parameters names Paceline's option `find_unused`."""
 
     def forward(self, *inputs: Any, **arguments: Any) -> Any:
         try:
@@ -53,7 +54,7 @@ class Ddp(Accumulating, WrappedModel, BufferEstimate, Tunable, Strategy):
     bucket_mb: float = 25.0
     static_graph: bool = False
     gradient_as_view: bool = True
-    find_unused: bool = False  # for models where a batch may leave parameters unused; traverses the graph in every step
+    find_unused: bool = False  # for models with parameters that a batch may leave unused; DDP then searches the graph
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,7 +92,7 @@ class Ddp(Accumulating, WrappedModel, BufferEstimate, Tunable, Strategy):
             **_LEAVE_BUFFERS_ALONE,
         )
         if self.codec.relative_error:
-            # A lambda, because DDP checks a hook's annotations and ours are strings.
+            # Use a lambda, because DDP checks the annotations of hooks, and ours are strings.
             self._replica.register_comm_hook(None, lambda _, bucket: self._average_encoded(bucket))
             # Keyed by parameter, because DDP changes its buckets after the first step. (torch's PowerSGD hook keeps
             # errors by bucket and fails with several buckets on gloo: docs/negative-results.md.)
@@ -109,7 +110,7 @@ class Ddp(Accumulating, WrappedModel, BufferEstimate, Tunable, Strategy):
         return self._replica.no_sync()
 
     def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:  # noqa: ARG002
-        """Estimate the memory of DDP's buckets; after the first step, new ones coexist with the old ones."""
+        """Estimate the bytes of DDP's buckets. After the first step, new buckets and old ones exist at once."""
         return sum(tensor.nbytes for tensor in tensors) if world_size > 1 else 0
 
     def _average_encoded(self, bucket: Any) -> torch.futures.Future[Tensor]:

@@ -17,13 +17,13 @@ class GatherScatter(GradientAveraging):
     """Rank 0 gathers each gradient tensor, averages it and sends the mean to all; all traffic passes through rank 0."""
 
     name: ClassVar[str] = "gather-scatter"
-    is_tried: ClassVar[bool] = False  # by `tune`: a baseline
+    is_tried: ClassVar[bool] = False  # not tried by `tune`, because it is only a baseline
 
     def sum(self, tensor: Tensor) -> None:
         gather_scatter(tensor, self.worker.comm)
 
     def sum_bytes(self, spec: TensorSpec, rank: int, world_size: int) -> int:
-        """Estimate the memory of `sum`: rank 0 holds the tensors of all workers and their sum."""
+        """Estimate the bytes that `sum` needs: rank 0 holds the tensors of all workers and their sum."""
         return (world_size + 1) * spec.nbytes if rank == 0 else 0
 
     def sum_traffic(self, spec: TensorSpec, rank: int, world_size: int) -> list[Operation]:  # noqa: ARG002

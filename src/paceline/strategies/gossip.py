@@ -1,4 +1,4 @@
-"""Strategy `gossip`: each step averages weights with one peer."""
+"""Strategy `gossip`: in each step every worker averages its weights with those of one peer."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ from paceline.strategies.weights import (
 class Gossip(WeightAveraging, Drifting):
     """All weights go to one peer per step, at distance 1, 2, 4, ... in turn; each worker averages two replicas.
 
-    The pairs of a step form a permutation, so every replica has the same total weight after any number of steps. If N
-    is a power of two, log2 N steps without updates between them give the exact mean; otherwise they approach it.
+    In a step every worker sends to one peer and receives from one, so all replicas have the same total weight after
+    any number of steps. Without optimiser updates in between, log2 N steps would give the exact mean of N replicas if
+    N is a power of two; otherwise replicas would approach it.
     """
 
     name: ClassVar[str] = "gossip"
@@ -65,7 +66,7 @@ class Gossip(WeightAveraging, Drifting):
         sends += [comm.isend(part, target) for part in own]
         for receive, received, part in zip(receives, arriving, own, strict=True):
             receive.wait()
-            comm.mix(received, part, 0.5)  # not into the own vector, which is still being sent
+            comm.mix(received, part, 0.5)  # `part` must not change, because it is still being sent
         unpack(self._received, parameters)
 
     def finish(self) -> None:
@@ -84,6 +85,9 @@ class Gossip(WeightAveraging, Drifting):
 
 
 def peer_distance(num_workers: int, step: int) -> int:
-    """Return the distance to the peer of a step. It cycles through the powers of two below the number of workers."""
+    """Return the distance in ranks to the peer of a step; 0 for one worker.
+
+    It cycles through the powers of two below the number of workers.
+    """
     num_shifts = (num_workers - 1).bit_length()
     return 1 << step % num_shifts if num_shifts else 0

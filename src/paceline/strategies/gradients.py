@@ -1,4 +1,4 @@
-"""Base classes of strategies that average gradients after backward."""
+"""Base classes of strategies that average gradients (or weights) over workers after backward."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ from paceline.strategies.capabilities import Accumulating, BufferEstimate, Tunab
 
 @dataclass(kw_only=True)
 class GradientAveraging(Accumulating, BufferEstimate, Tunable, Strategy):
-    """Base class: averages gradients after backward, weighted by samples. A subclass implements `sum`."""
+    """Base class of strategies that average gradients after backward; a subclass implements `sum`.
 
-    fused: ClassVar[bool] = False  # all gradients as one vector, or tensor by tensor
+    Each worker's gradients are weighted by its number of samples in the step.
+    """
+
+    fused: ClassVar[bool] = False  # True: `sum` gets all gradients as one vector; False: tensor by tensor
 
     @property
     def guarantee(self) -> Guarantee:
@@ -29,14 +32,14 @@ class GradientAveraging(Accumulating, BufferEstimate, Tunable, Strategy):
 
     @abstractmethod
     def sum(self, tensor: Tensor) -> None:
-        """Sum a contiguous tensor over workers, in place, to the same bits on every worker."""
+        """Sum a contiguous tensor over workers, in place. The result must be bit-identical on all workers."""
 
     @abstractmethod
     def sum_traffic(self, spec: TensorSpec, rank: int, world_size: int) -> list[Operation]:
-        """Return the operations of `sum` on one worker."""
+        """Predict the operations of `sum` on one worker."""
 
     def sum_bytes(self, spec: TensorSpec, rank: int, world_size: int) -> int:  # noqa: ARG002
-        """Estimate the memory that `sum` needs on one worker in addition to the tensor."""
+        """Estimate the bytes that `sum` needs on one worker in addition to the tensor."""
         return 0
 
     def after_backward(self) -> None:
@@ -52,7 +55,7 @@ class GradientAveraging(Accumulating, BufferEstimate, Tunable, Strategy):
                 tensor.copy_(part.view(tensor.shape))
         else:
             for key, tensor in enumerate(tensors):
-                contiguous = tensor.contiguous()  # the tensor itself unless it is channels-last
+                contiguous = tensor.contiguous()  # a copy only if the tensor is, for example, channels-last
                 self._average(contiguous, key)
                 if contiguous is not tensor:
                     tensor.copy_(contiguous)
@@ -63,7 +66,10 @@ class GradientAveraging(Accumulating, BufferEstimate, Tunable, Strategy):
         self.codec.sum(tensor, self.sum, self.worker.comm, key)
 
     def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:
-        """Estimate the memory of one vector of all gradients, or of the largest tensor. A lossy codec doubles it."""
+        """Estimate the bytes of a vector of all gradients (if fused, else of the largest one) and of `sum`.
+
+        A lossy codec adds the bytes of all gradients.
+        """
         if world_size == 1:
             return 0
         total = sum(tensor.nbytes for tensor in tensors)
@@ -87,8 +93,8 @@ class GradientAveraging(Accumulating, BufferEstimate, Tunable, Strategy):
 class GradientsOrWeights(GradientAveraging):
     """Base class of strategies that average gradients or, with average=weights, the weights after each worker's step.
 
-    Weights are averaged in proportion to samples too. The result equals that of averaged gradients only if a step is
-    linear in the gradient, as in plain SGD; SGD with momentum and Adam are not.
+    Weights are also averaged in proportion to samples. Averaging weights gives the same result as averaging gradients
+    only if the optimiser's step is linear in the gradient, as in plain SGD, but not in SGD with momentum or Adam.
     """
 
     average: Literal["gradients", "weights"] = "gradients"
@@ -113,7 +119,10 @@ class GradientsOrWeights(GradientAveraging):
 
 
 def refuse_lossy_weights(strategy: Strategy, average: str) -> None:
-    """Raise UsageError for a lossy codec with average=weights: rounding would exceed the change of a step."""
+    """Raise UsageError if a strategy averages weights (`average` is "weights") with a lossy codec.
+
+    The codec would round weights by more than an optimiser step changes them.
+    """
     if average == "weights" and strategy.codec.relative_error:
         raise UsageError(
             f"strategy {strategy.name} with average=weights cannot use codec {strategy.codec.name}, because "

@@ -1,4 +1,4 @@
-"""Strategy `horovod`: the all-reduce of Horovod."""
+"""Strategy `horovod`: gradients are summed by the library Horovod."""
 
 from __future__ import annotations
 

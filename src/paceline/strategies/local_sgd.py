@@ -1,4 +1,4 @@
-"""Strategy `local-sgd`: average weights every few steps. With an outer optimiser, this is DiLoCo."""
+"""Strategy `local-sgd`: workers average their weights every few steps; with an outer optimiser, it is DiLoCo."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from paceline.strategies.weights import WeightAveraging, new_vector, pack, unpac
 
 @dataclass(kw_only=True)
 class LocalSgd(WeightAveraging, Periodic, Tunable):
-    """Every `sync_every` steps one all-reduce averages all weights; nothing is sent between.
+    """Every `sync_every` steps one all-reduce averages all weights; nothing is sent in other steps.
 
-    An outer optimiser (SGD with Nesterov momentum) treats the difference to the mean as the gradient of the weights of
-    the last synchronisation. DiLoCo uses outer_lr 0.7, outer_momentum 0.9; 1 and 0 give the plain mean.
+    By default (outer_lr 1, outer_momentum 0) all workers continue from the mean. Otherwise an outer optimiser, SGD with
+    Nesterov momentum, updates the weights of the last synchronisation. Its gradient is these weights minus the mean.
+    DiLoCo uses outer_lr 0.7 and outer_momentum 0.9.
     """
 
     name: ClassVar[str] = "local-sgd"
@@ -77,7 +78,7 @@ class LocalSgd(WeightAveraging, Periodic, Tunable):
         unpack(self._vector, parameters)
 
     def _outer_step(self, mean: Tensor) -> None:
-        """Replace the mean with the result of the outer optimiser."""
+        """Replace the mean, in place, with the weights after a step of the outer optimiser."""
         gradient = self._anchor - mean
         self._momentum.mul_(self.outer_momentum).add_(gradient)
         gradient.add_(self._momentum, alpha=self.outer_momentum)

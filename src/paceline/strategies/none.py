@@ -1,4 +1,4 @@
-"""Strategy `none`: no synchronisation, the baseline for synchronisation cost."""
+"""Strategy `none`: no synchronisation. Its time is the baseline for the cost of synchronisation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class NoSynchronisation(Strategy):
 
     name: ClassVar[str] = "none"
 
-    meet: bool = False  # a barrier in every step: the least cost of synchronous training
+    meet: bool = False  # true: a barrier in every step, the lower bound of the cost of synchronous training
 
     def after_step(self) -> None:
         if self.meet:

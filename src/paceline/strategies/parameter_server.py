@@ -1,4 +1,4 @@
-"""Strategy `parameter-server`, as the workers run it; `serving.py` has the servers' part."""
+"""Strategy `parameter-server`: its options and the workers' side. The servers' side is in `serving.py`."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ DEFAULT_STALENESS = 2
 class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck, BufferEstimate, Strategy):
     """Every worker sends its gradients to servers, which update the parameters and send them back.
 
-    Servers are extra processes that do not train. Each holds whole tensors and their optimiser state, so any optimiser
-    works; workers send the learning rates with every gradient.
+    Servers are extra processes without training data. Each holds some of the model's tensors, undivided, with their
+    optimiser state, so any optimiser works. Workers send the learning rates with every gradient.
 
     `mode=sync`: the gradients of all workers, weighted by samples and added in order of rank, make one exact update.
     `mode=async`: each gradient is applied on arrival, with the learning rate times the worker's share of the global
-    batch. So the updates of N workers add up to one global step for SGD and for optimisers that normalise gradients,
-    and weight decay is applied once. The staleness of a gradient (updates by other workers since its parameters were
-    sent) is measured.
-    `mode=bounded`: as async, but a worker more than `max_staleness` steps ahead of the slowest one waits.
+    batch. So the updates of N workers add up to one step of the global batch, for SGD as well as for optimisers that
+    normalise gradients, and weight decay is applied once. The staleness of each gradient (the number of updates by
+    other workers since its worker received the parameters) is measured.
+    `mode=bounded`: as async, but a worker that is more than `max_staleness` steps ahead of the slowest one waits.
     """
 
     name: ClassVar[str] = "parameter-server"
@@ -123,7 +123,10 @@ class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck
         return self.servers
 
     def staleness_bound(self, num_workers: int) -> int | None:
-        """Return the bound: in one step, each other worker can go from s steps behind this one to s + 1 ahead."""
+        """Return (N - 1) (2 s + 1) for N workers and s = `max_staleness`; None if s is None.
+
+        During one step of a worker, each other worker can go from s steps behind it to s + 1 steps ahead.
+        """
         return None if self.max_staleness is None else (num_workers - 1) * (2 * self.max_staleness + 1)
 
     @property
@@ -158,7 +161,7 @@ class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck
         if self.average == "weights":
             self.worker.optimizer.step()
             return
-        # In other modes the server multiplies the learning rate by the weight.
+        # In the other modes the server multiplies the learning rate by the weight instead.
         scale = self.worker.weight if self.mode == "sync" else 1.0
         self._exchange([[gradient_of(p) for p in share.parameters] for _, share in self._links], scale)
 
@@ -198,7 +201,7 @@ class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck
                 self._leads.append(lead)
 
     def keep_alive(self) -> None:
-        # A synchronous server receives from rank 0 first; notes of other ranks would block their senders until then.
+        # A synchronous server receives from rank 0 first. Notes of other ranks would block until rank 0 sends.
         if self.is_asynchronous or self._comm.rank == 0:
             with self._comm.uncounted():
                 self._send_note(ALIVE)
@@ -212,7 +215,7 @@ class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck
         return self._is_asked_to_stop
 
     def wait_for_others(self) -> None:
-        # One server is enough, because every update goes to all servers.
+        # It is enough to ask one server, because all workers tell the same server that they are done.
         peer, share = self._links[0]
         answer = torch.zeros(ANSWER_FIELDS, dtype=torch.float64)
         num_running = 1
@@ -247,11 +250,11 @@ class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck
         return operations
 
     def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:  # noqa: ARG002
-        """Estimate the memory of one vector to send and one to receive."""
+        """Estimate the bytes of one vector to send and one to receive."""
         return 2 * sum(tensor.nbytes for tensor in tensors)
 
     def metrics(self) -> Json:
-        """Return this worker's lead over the slowest, in steps, at each of its updates."""
+        """Return the distribution of this worker's lead over the slowest worker, in steps; nothing with mode=sync."""
         return {"lead_steps": distribution(self._leads)} if self.is_asynchronous else {}
 
     def _shares(self, worker: Worker) -> list[Share]:

@@ -13,12 +13,12 @@ from paceline.strategies.capabilities import check_contract
 
 strategies: Registry[Strategy] = Registry("strategy", "paceline.strategies", Strategy)
 
-# The text after the last plus is a codec if it matches this; a file's path may also contain a plus.
+# The text after the last plus is a codec if it matches this pattern; otherwise the plus is part of a file's path.
 _CODEC = re.compile(r"[A-Za-z0-9-]*(:[^/]*)?")
 
 
 def available_strategies() -> dict[str, type[Strategy]]:
-    """Return the built-in strategies that can be used on this machine."""
+    """Return the built-in strategies that can be used on this machine, by name."""
     return {name: strategy for name, strategy in strategies.classes.items() if not strategy.unavailable()}
 
 

@@ -47,7 +47,7 @@ class Ring(GradientsOrWeights):
 
 
 class BufferPool:
-    """Receive buffers that all calls reuse, because the kernel would have to map new memory in every call."""
+    """Receive buffers that all calls reuse; otherwise the kernel would have to map new memory in every call."""
 
     def __init__(self) -> None:
         self._memory: dict[tuple[torch.dtype, torch.device], Tensor] = {}
@@ -60,18 +60,19 @@ class BufferPool:
 
 
 def pool_bytes(nbytes: int) -> int:
-    """Return the size of a `BufferPool` for receiving `nbytes`."""
+    """Return the bytes of a `BufferPool` with which slices of `nbytes` bytes are received in pieces."""
     return AHEAD * min(nbytes, PIECE_BYTES)
 
 
 def ring_all_reduce(
     vector: Tensor, comm: Comm, pool: BufferPool | None = None, *, piece_bytes: int = PIECE_BYTES
 ) -> None:
-    """Sum a vector over workers in place, sending to the right-hand neighbour only.
+    """Sum a vector over workers in place; each worker receives from rank - 1 and sends to rank + 1 only.
 
-    In the first N-1 steps a worker adds each received chunk to its own; then worker r has the sum of chunk r + 1. In
-    the next N-1 steps received sums replace chunks. The chunk received in one step is sent in the next, so each piece
-    is forwarded as soon as it is complete, without waiting for the rest of its chunk.
+    The vector is divided into N chunks, and each chunk into pieces of at most `piece_bytes` bytes. In the first N-1
+    steps a worker adds each received chunk to its own; then worker r has the sum of chunk r + 1. In the next N-1 steps
+    received sums replace chunks. The chunk received in one step is sent in the next. Each piece is forwarded as soon as
+    it is complete, without waiting for the rest of its chunk.
     """
     world_size, rank = comm.world_size, comm.rank
     if world_size == 1:
@@ -82,13 +83,16 @@ def ring_all_reduce(
     num_steps = 2 * (world_size - 1)
     arriving = [(step, part) for step in range(num_steps) for part in pieces[(rank - step - 1) % world_size]]
     num_added = sum(step < world_size - 1 for step, _ in arriving)
-    # Pieces to add are received into a few buffers that stay in the cache, sums directly into the vector.
+    # Pieces that are added are received into a few buffers that stay in the cache; final sums directly into the vector.
     longest = max((part.numel() for _, part in arriving), default=0)
     buffers = (pool or BufferPool()).buffers(vector, longest, AHEAD)
     receives: list[tuple[Work, Tensor]] = []
 
     def post_receives(count: int) -> None:
-        """Post receives until `count` are posted. Once no more buffers are needed, post all remaining ones."""
+        """Post receives until `count` are posted in total.
+
+        Post all of them if `count` includes every receive that needs a buffer, as final sums need none.
+        """
         for index in range(len(receives), count if count < num_added else len(arriving)):
             part = arriving[index][1]
             target = buffers[index % AHEAD][: part.numel()] if index < num_added else part
@@ -112,13 +116,13 @@ def ring_all_reduce(
 def split_pieces(vector: Tensor, piece_bytes: int = PIECE_BYTES) -> list[Tensor]:
     """Split a vector into pieces that are sent separately, so that one can be added while the next arrives.
 
-    The pieces are equal: a small last one would cost as many wake-ups as a large one.
+    The pieces have equal sizes, because a small last piece would cost as many wake-ups as a large one.
     """
     count = -(-vector.numel() * vector.element_size() // piece_bytes)
     return list(vector.tensor_split(count)) if count else []
 
 
 def chunk_sizes(numel: int, world_size: int) -> list[int]:
-    """Return the lengths of N chunks, which differ by at most one element; some may be empty."""
+    """Return the lengths of `world_size` chunks, which differ by at most one element; some may be 0."""
     each, extra = divmod(numel, world_size)
     return [each + (index < extra) for index in range(world_size)]

@@ -1,4 +1,4 @@
-"""Strategy `ring-reduce`: a chain reduction to the last worker and back."""
+"""Strategy `ring-reduce`: gradients are summed from worker to worker up to the last, and the mean returns."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from paceline.strategies.ring import AHEAD, PIECE_BYTES, BufferPool, pool_bytes,
 class RingReduce(GradientsOrWeights):
     """The sum travels along the chain of workers to the last one, and the mean travels back.
 
-    Sums and means use the links in opposite directions at the same time. Unlike in `ring`, the whole vector passes
-    every link in both directions.
+    Each link between neighbours carries sums in one direction and means in the other, at the same time. Unlike in
+    `ring`, the whole vector passes every link in both directions.
     """
 
     name: ClassVar[str] = "ring-reduce"
     fused: ClassVar[bool] = True
-    is_tried: ClassVar[bool] = False  # by `tune`: `ring` sends less
+    is_tried: ClassVar[bool] = False  # not tried by `tune`, because `ring` sends less
 
     def setup(self, worker: Worker) -> None:
         super().setup(worker)
@@ -46,8 +46,8 @@ def sum_there_and_back(
 ) -> None:
     """Sum a vector over workers in place: reduce from the first worker to the last, then send the sum back.
 
-    The vector is sent in equal pieces, each forwarded as soon as it is complete. A worker starts to receive results
-    when the first one can have arrived, so that both directions are busy at once.
+    The vector is sent in equal pieces, and a worker forwards each piece as soon as it has added its own values. A
+    worker first waits for a final sum when the first one can have arrived, so that both directions are busy at once.
     """
     rank, last = comm.rank, comm.world_size - 1
     pieces = split_pieces(vector, piece_bytes)
@@ -60,7 +60,10 @@ def sum_there_and_back(
     sends: list[Work] = []
 
     def post_receives(index: int) -> None:
-        """Post receives for the pieces up to `index`: sums into buffers, results into the vector."""
+        """Post receives for all pieces up to number `index`.
+
+        Partial sums from the worker before are received into buffers, final sums from the one after into the vector.
+        """
         for piece in pieces[len(sums) : index + 1] if rank > 0 else []:
             target = buffers[len(sums) % AHEAD][: piece.numel()]
             sums.append((comm.irecv(target, rank - 1), target))

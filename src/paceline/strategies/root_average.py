@@ -1,4 +1,4 @@
-"""Strategy `root-average`: rank 0 averages with point-to-point messages."""
+"""Strategy `root-average`: rank 0 averages gradients that it receives and returns in point-to-point messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RootAverage(GradientAveraging):
     """Each gradient is sent to rank 0, which sends the mean back: the all-reduce of many tutorials."""
 
     name: ClassVar[str] = "root-average"
-    is_tried: ClassVar[bool] = False  # by `tune`: a baseline
+    is_tried: ClassVar[bool] = False  # not tried by `tune`, because it is only a baseline
 
     def sum(self, tensor: Tensor) -> None:
         comm = self.worker.comm

@@ -1,8 +1,9 @@
 """The server's side of strategy `parameter-server`, and the messages between workers and servers.
 
-A server holds some tensors of the model with their optimiser state. A worker sends a note and a vector (its gradients
-or weights); it receives the updated tensors as one vector, and an answer with its staleness. Notes are float64 tensors
-on the CPU, so that `recv_any` works on every comm.
+A server holds some tensors of the model with their optimiser state. In each step a worker sends it a note (numbers
+such as the learning rates) and a vector (its gradients or weights). The server returns the updated tensors as one
+vector, and an answer (numbers such as the gradient's staleness). Notes are float64 tensors on the CPU, so that
+`recv_any` works on every comm.
 """
 
 from __future__ import annotations
@@ -21,18 +22,21 @@ from paceline.comm import Comm
 from paceline.strategies.base import Worker
 from paceline.strategies.weights import unpack, views_in
 
-NOTE, VECTOR, TENSORS, ANSWER, START = 0x51, 0x52, 0x53, 0x54, 0x55  # tags
-# Kinds of notes. DONE: the worker has taken its last step and waits for the others; FINISH: it leaves; STOP_REQUEST:
-# the next step of every worker is its last.
+NOTE, VECTOR, TENSORS, ANSWER, START = 0x51, 0x52, 0x53, 0x54, 0x55  # tags of messages
+# Kinds of notes. STEP: a vector follows; ALIVE: the worker is evaluating; DONE: it has taken its last step and waits
+# for the others; FINISH: it ends; STOP_REQUEST: the next step of every worker shall be its last.
 STEP, ALIVE, DONE, FINISH, STOP_REQUEST = range(5)
 NOTE_FIELDS = 3  # kind, weight, version; then the learning rate of every tensor
-# Version, staleness, stop request, lead (for a worker that is done: the number of workers still running).
+# Version, staleness, whether to stop, lead in steps (in answers to DONE: the number of workers still running).
 ANSWER_FIELDS = 4
-NOT_COUNTED = -1  # staleness of a step that made no update, because the worker had no samples
+NOT_COUNTED = -1  # in place of the staleness, if the answer is not to a step that made an update
 
 
 def split_tensors(tensors: Sequence[TensorSpec], num_servers: int) -> list[list[int]]:
-    """Assign whole tensors to servers, the largest first, each to the server that holds the fewest bytes."""
+    """Return the indices of the tensors of each server.
+
+    Tensors are assigned whole, the largest first, each to the server that holds the fewest bytes so far.
+    """
     heap = [(0, server) for server in range(num_servers)]
     shares: list[list[int]] = [[] for _ in range(num_servers)]
     for index in sorted(range(len(tensors)), key=lambda i: (-tensors[i].nbytes, i)):
@@ -43,12 +47,12 @@ def split_tensors(tensors: Sequence[TensorSpec], num_servers: int) -> list[list[
 
 
 class Share:
-    """The tensors that one server holds, and their learning rates; used by the server and by its workers."""
+    """The tensors that one server holds, and their learning rates; used by the server and by every worker."""
 
     def __init__(self, worker: Worker, indices: list[int], wire_dtype: torch.dtype | None) -> None:
         self.parameters = [worker.parameters[index] for index in indices]
         self.dtype = reduce(torch.promote_types, (parameter.dtype for parameter in self.parameters))
-        self.wire_dtype = wire_dtype or self.dtype  # of gradients; parameters are sent in their own type
+        self.wire_dtype = wire_dtype or self.dtype  # of vectors from workers; servers send `dtype`
         self.numel = sum(parameter.numel() for parameter in self.parameters)
         self.device = self.parameters[0].device
         groups = {id(parameter): group for group in worker.optimizer.param_groups for parameter in group["params"]}
@@ -56,7 +60,7 @@ class Share:
 
     @property
     def rates(self) -> list[float]:
-        """Return every tensor's learning rate, to send to the server: schedules change only the worker's copy."""
+        """Return every tensor's learning rate. Workers send them, because schedules run on workers only."""
         return [float(group["lr"]) for group in self._groups]
 
     def set_rates(self, rates: list[float], scale: float) -> None:
@@ -75,12 +79,12 @@ class Share:
 
 @dataclass
 class Note:
-    """The message that a worker sends before its vector."""
+    """The numbers that a worker sends to a server: before each vector, or alone."""
 
-    kind: int
-    weight: float
-    version: int
-    rates: list[float]
+    kind: int  # STEP, ALIVE, DONE, FINISH or STOP_REQUEST
+    weight: float  # the worker's share of the global batch
+    version: int  # version of the parameters that the worker has
+    rates: list[float]  # learning rate of each tensor
 
     @staticmethod
     def from_tensor(values: Tensor) -> Note:
@@ -92,13 +96,13 @@ class Note:
 
 
 class Server:
-    """A server, which receives gradients, updates parameters and answers until every worker has sent FINISH."""
+    """A server: it receives vectors, updates its tensors and answers, until every worker has sent FINISH."""
 
     def __init__(self, server: Worker, share: Share, num_workers: int, *, receives_gradients: bool) -> None:
         self.comm: Comm = server.comm
         self.share = share
         self.num_workers = num_workers
-        self.receives_gradients = receives_gradients  # False: weights to average
+        self.receives_gradients = receives_gradients  # False: workers send weights, and their mean is the update
         self.version = 0  # updates made so far
         self.is_stop_requested = False  # whether workers are asked to stop
         self._optimizer = server.optimizer
@@ -107,7 +111,7 @@ class Server:
         unpack(start, share.parameters)
 
     def serve_synchronously(self) -> None:
-        """Add the weighted vectors of all workers in order of rank and make one update, until FINISH."""
+        """In each step, add the weighted vectors of all workers in order of rank and make one update; until FINISH."""
         share, comm, workers = self.share, self.comm, range(self.num_workers)
         buffers = [share.empty_vector(share.wire_dtype) for _ in workers]
         while True:
@@ -124,10 +128,13 @@ class Server:
         self._finish()
 
     def serve_on_arrival(self, max_lead: float = math.inf) -> None:
-        """Apply each gradient on arrival; delay the answer to a worker that leads by more than `max_lead` steps."""
+        """Apply each gradient on arrival, until all workers have sent FINISH.
+
+        The answer to a worker that is more than `max_lead` steps ahead of the slowest one is delayed.
+        """
         share, vector = self.share, self.share.empty_vector(self.share.wire_dtype)
-        steps_done = dict.fromkeys(range(self.num_workers), 0)  # of workers that have not stopped
-        waiting: dict[int, int] = {}  # worker to staleness
+        steps_done = dict.fromkeys(range(self.num_workers), 0)  # steps of each worker that has not sent FINISH
+        waiting: dict[int, int] = {}  # workers that have no answer yet, and the staleness of their gradients
         done: set[int] = set()
         while steps_done:
             values = share.empty_note()
@@ -146,7 +153,7 @@ class Server:
                 if note.weight:
                     self._update(vector.to(share.dtype), note.rates, scale=note.weight)
             if done:
-                # Sent after every note, so that a worker that is done does not reach its time limit.
+                # Answer after every note, so that no worker that is done reaches its time limit.
                 num_running = self.num_workers - len(done)
                 self._send_answers(dict.fromkeys(done, (NOT_COUNTED, num_running)))
                 done = done if num_running else set()
@@ -178,7 +185,7 @@ class Server:
         self._optimizer.step()
 
     def _answer(self, answers: dict[int, tuple[int, int]]) -> None:
-        """Send the current tensors to workers, with the staleness and lead of each."""
+        """Send the current tensors to workers; `answers` holds the (staleness, lead) of each."""
         if answers:
             tensors = self.share.flatten(self.share.parameters)
             sends = [self.comm.isend(tensors, worker, TENSORS) for worker in answers]

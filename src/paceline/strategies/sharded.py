@@ -16,7 +16,7 @@ from paceline.strategies.base import Worker
 from paceline.strategies.buckets import Bucket, Bucketed, GradientBuckets, plan_buckets, view_like
 from paceline.strategies.capabilities import ShardedOptimizer
 
-# Optimisers that update each element by that element alone, so that slices of a tensor can be updated separately.
+# Optimisers whose update of an element depends on no other element, so that slices of a tensor can be updated apart.
 # Subclasses are not included, because they may differ from their base.
 ELEMENTWISE_OPTIMIZERS = (
     torch.optim.SGD,
@@ -33,13 +33,13 @@ ELEMENTWISE_OPTIMIZERS = (
 
 @dataclass
 class _Shard:
-    """This worker's slice of one parameter: a range of the shared vector, with its own gradient."""
+    """The slice of one parameter that this worker updates: elements `begin:end` of a vector of parameters."""
 
     index: int  # of the parameter
     begin: int  # in the vector
     end: int
-    kind: Any
-    parameter: nn.Parameter
+    kind: Any  # selects the vector
+    parameter: nn.Parameter  # a view of the slice, for the optimiser
 
 
 @dataclass(kw_only=True)
@@ -66,7 +66,7 @@ class Sharded(Bucketed, ShardedOptimizer):
         self._place_parameters()
         self._shards = [shard for bucket in self._buckets.buckets for shard in self._shards_of(bucket)]
         self._optimizer = self._inner_optimizer()
-        # Sums are in the same memory in every step, unless the user's loop may replace them.
+        # Gradients are set only once if sums are in the same memory in every step and the user's loop keeps them.
         self._has_lasting_gradients = worker.gradient_policy.partial_allowed and all(
             self._buckets.reductions[shard.kind].result.dtype == shard.parameter.dtype for shard in self._shards
         )
@@ -111,7 +111,7 @@ class Sharded(Bucketed, ShardedOptimizer):
         return self.worker.optimizer if self.worker.comm.world_size == 1 else self._optimizer
 
     def finish(self) -> None:
-        """Copy the parameters out of shared memory."""
+        """Move the parameters out of the comm's memory into their own."""
         if self.worker.comm.world_size > 1:
             self.worker.comm.barrier()
             for parameter in self.worker.parameters:
@@ -136,7 +136,7 @@ class Sharded(Bucketed, ShardedOptimizer):
         return operations
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the optimiser state of this worker's slices, and the codec's."""
+        """Return the optimiser state of this worker's slices, and the state of the codec."""
         if self.worker.comm.world_size == 1:
             return super().state_dict()
         return super().state_dict() | {
@@ -154,7 +154,7 @@ class Sharded(Bucketed, ShardedOptimizer):
             self._optimizer.state[self._shards[int(index)].parameter][name] = value.clone()
 
     def _place_parameters(self) -> None:
-        """Move the parameters into shared vectors of the comm."""
+        """Move the parameters into vectors of the comm, from which they are gathered after each step."""
         comm, buckets = self.worker.comm, self._buckets
         lengths = {bucket.kind: bucket.end for bucket in buckets.buckets}
         for kind, length in lengths.items():
@@ -183,7 +183,7 @@ class Sharded(Bucketed, ShardedOptimizer):
         return shards
 
     def _inner_optimizer(self) -> torch.optim.Optimizer:
-        """Create an optimiser over the slices, with the class and settings of the user's."""
+        """Create an optimiser of this worker's slices, with the class and settings of the user's optimiser."""
         outer = self.worker.optimizer
         indices = {parameter: index for index, parameter in enumerate(self._buckets.parameters)}
         groups = []
@@ -208,7 +208,7 @@ class Sharded(Bucketed, ShardedOptimizer):
         return gradient if gradient.dtype == shard.parameter.dtype else gradient.to(shard.parameter.dtype)
 
     def _copy_replaced_gradients(self) -> None:
-        """Copy gradients that the user's loop replaced back into the sums, and note which are None."""
+        """Copy gradients that the user's loop has replaced into the memory of the sums, and record which are None."""
         for index, parameter in enumerate(self._buckets.parameters):
             self._buckets.is_reached[index] = parameter.grad is not None
             own = self._buckets.results[index]

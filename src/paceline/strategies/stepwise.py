@@ -29,35 +29,39 @@ from paceline.strategies.weights import (
 )
 
 MEASURE_EVERY = 16  # steps between two measurements of how far averaging moved a replica
-TAGS = 64  # a message's tag contains its step modulo this
-FIRST_TRIP, FULL_MEAN = 0x5100, 0x5200  # not used by collectives
+TAGS = 64  # the tag of a message contains the step modulo TAGS
+FIRST_TRIP, FULL_MEAN = 0x5100, 0x5200  # tags, distinct from those of collectives
 
 
 class _Leg(NamedTuple):
-    """The part of one worker in moving one chunk round the ring: what it receives, averages and sends."""
+    """One worker's task in the trip of one chunk (`begin:end` of the vector) round the ring.
 
-    position: int  # from the chunk's start; the mean at this position is of position + 1 workers
+    The worker receives the chunk's mean so far, adds its own replica to the mean, and sends it on.
+    """
+
+    position: int  # number of workers that the chunk has passed before; the mean here is of position + 1 replicas
     begin: int
     end: int
 
 
 @dataclass(kw_only=True)
 class Stepwise(WeightAveraging, Drifting, Tunable):
-    """Weights go round the ring once, in chunks that start at different workers; workers go on with partial means.
+    """Weights go once round the ring, in chunks with different starts; every worker continues from partial means.
 
-    Ring all-reduce needs a second round to spread the result. Here a worker starts its next iteration as soon as its
-    part has arrived. At ring position k it holds the mean of k + 1 replicas, equally weighted. The start moves back by
-    one position in every step, so over N steps all replicas have the same influence.
+    Each worker adds its replica to the mean of a chunk and passes it on, so the (k + 1)-th worker of a chunk gets the
+    mean of k + 1 replicas, equally weighted. It continues from this partial mean. Ring all-reduce needs a second round
+    to send the full mean to all workers. The start of each chunk moves back by one worker in every step, so over N
+    steps all replicas have the same influence.
     """
 
     name: ClassVar[str] = "stepwise"
 
-    num_vectors: ClassVar[int] = SEND_BUFFERS + 2  # and one to measure how far averaging moves a replica
+    num_vectors: ClassVar[int] = SEND_BUFFERS + 2  # of these one measures how far averaging moves a replica
 
-    form: Literal["chunks", "whole"] = "chunks"  # whole: one vector that starts at one worker
-    rotate: bool = True  # false: a fixed start, whose replica dominates; for studies only
-    exact_every: int = 0  # steps between full averages; 0: never
-    correct: Literal["none", "delayed"] = "none"  # delayed: the full mean is applied one step later
+    form: Literal["chunks", "whole"] = "chunks"  # whole: the vector is one chunk, which starts at one worker
+    rotate: bool = True  # false: chunks always start at the same workers, which then dominate; for studies only
+    exact_every: int = 0  # every so many steps, all workers get the full mean; 0: never
+    correct: Literal["none", "delayed"] = "none"  # delayed: full means are sent as well, and applied one step later
 
     def __post_init__(self) -> None:
         if self.exact_every < 0:
@@ -67,7 +71,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
 
     @property
     def guarantee(self) -> Guarantee:
-        # With a fixed start the first worker dominates, unless the full mean corrects it.
+        # With a fixed start the first worker dominates, unless the full mean corrects the replicas.
         return Guarantee.PARTIAL if self.rotate or self.correct == "delayed" else Guarantee.NONE
 
     def check(self, num_workers: int, optimizer: type[torch.optim.Optimizer]) -> None:
@@ -93,11 +97,11 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
         super().setup(worker)
         self._outbox = Outbox(worker)
         self._pool = BufferPool()
-        self._means: Tensor | None = None  # receives full means
-        # The partial mean that this worker used, and the receives in progress of every leg's full mean.
+        self._means: Tensor | None = None  # buffer into which full means are received
+        # The partial means that this worker continued from, and for each chunk the pending receives of its full mean.
         self._pending_means: tuple[Tensor, list[tuple[_Leg, list[Work]]]] | None = None
         self._correction: Tensor | None = None  # to be added to the replica
-        self._moves: list[tuple[Tensor, Tensor]] = []  # squared lengths of the move and of the replica
+        self._moves: list[tuple[Tensor, Tensor]] = []  # squared norms of the move and of the replica
 
     def average(self, step: int) -> None:
         comm, parameters = self.worker.comm, self.worker.parameters
@@ -161,7 +165,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
         return operations
 
     def metrics(self) -> Json:
-        """Return the mean, maximum and last distance that averaging moved this replica, relative to its norm."""
+        """Return the mean, maximum and last distance by which averaging moved this replica, relative to its norm."""
         if not self._moves:
             return {}
         moved = [float((distance / length).sqrt()) for distance, length in self._moves]
@@ -179,7 +183,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
         return self.exact_every > 0 and (step + 1) % self.exact_every == 0
 
     def _legs(self, numel: int, rank: int, world_size: int, step: int) -> list[_Leg]:
-        """Return this worker's part in moving every chunk, in the order in which the chunks arrive."""
+        """Return this worker's leg of the trip of every chunk, in the order in which the chunks arrive."""
         sizes = chunk_sizes(numel, world_size) if self.form == "chunks" else [numel]
         start = -step if self.rotate else 0
         legs, begin = [], 0
@@ -189,7 +193,10 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
         return sorted(legs)
 
     def _one_trip(self, vector: Tensor, legs: list[_Leg], step: int, sends: list[Work]) -> None:
-        """Replace every chunk with the mean up to this worker and start to send it to the right."""
+        """Replace every chunk with the mean of the replicas up to this worker, and start to send it to rank + 1.
+
+        The sends are appended to `sends`. The last worker of a chunk does not send it.
+        """
         comm = self.worker.comm
         right, left = (comm.rank + 1) % comm.world_size, (comm.rank - 1) % comm.world_size
         tag = FIRST_TRIP + step % TAGS
@@ -201,7 +208,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
         receives: list[tuple[Work, Tensor]] = []
 
         def post_receives(count: int) -> None:
-            """Post receives for `count` pieces: the sender writes directly into a posted receive."""
+            """Post receives until `count` are posted in total; the sender writes directly into a posted receive."""
             for index in range(len(receives), min(count, len(arriving))):
                 target = buffers[index % AHEAD][: arriving[index][1].numel()]
                 receives.append((comm.irecv(target, left, tag), target))
@@ -218,9 +225,10 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
                 sends.append(comm.isend(part, right, tag))
 
     def _spread_means(self, vector: Tensor, legs: list[_Leg], step: int, sends: list[Work]) -> None:
-        """Start to send full means from their last workers to all others; they arrive during the next step.
+        """Start to send each chunk's full mean from the last worker of its trip to all others.
 
-        They are sent directly, since each hop of a ring would interrupt a computing worker. The bytes are the same.
+        The means arrive during the next step. They are sent directly, because each hop of a ring would interrupt a
+        computing worker; the number of bytes is the same.
         """
         comm = self.worker.comm
         tag = FULL_MEAN + step % TAGS
@@ -240,7 +248,10 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
         self._pending_means = vector, pending
 
     def _await_correction(self) -> Tensor | None:
-        """Wait for the full means of the last trip; return them minus the partial means that this worker used."""
+        """Return the correction for this replica, or None if there is none; wait until it has arrived.
+
+        It is the full means of the last trip minus the partial means from which this worker continued.
+        """
         if self._pending_means is None:
             return self._correction
         assert self._means is not None
@@ -250,7 +261,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
             for receive in receives:
                 receive.wait()
             if leg.position == self.worker.comm.world_size - 1:
-                part.zero_()  # this worker used the full mean
+                part.zero_()  # this worker continued from the full mean
             else:
                 part.sub_(used_means[leg.begin : leg.end])
         self._pending_means, self._correction = None, self._means
@@ -258,7 +269,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
 
     @staticmethod
     def _last(leg: _Leg, rank: int, world_size: int) -> int:
-        """Return the last rank that a chunk reaches; it holds the full mean."""
+        """Return the last rank that a chunk reaches, which has its full mean; `leg` is that of worker `rank`."""
         return (rank - leg.position - 1) % world_size
 
 

@@ -1,4 +1,4 @@
-"""Base class of strategies that average weights, and its tools: weights as a vector, copies to send, drift bounds."""
+"""Base class and helper functions of strategies that average weights: copies as vectors, and bounds of the drift."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from paceline.errors import UsageError
 from paceline.strategies.base import Strategy, Worker, average_parameters, joined_size
 from paceline.strategies.capabilities import BufferEstimate
 
-MAX_SERIES_TERMS = 100_000  # in bound_drift; all known matrices converge long before
-NEGLIGIBLE_TERM = 1e-12
-SEND_BUFFERS = 2  # steps whose sends may be in progress while the worker continues
+MAX_SERIES_TERMS = 100_000  # limit in bound_drift; the matrices of all strategies converge long before
+NEGLIGIBLE_TERM = 1e-12  # relative to the sum; the series in bound_drift ends here
+SEND_BUFFERS = 2  # copies of the replica to send from, each used by the sends of one step
 
 
 @dataclass(kw_only=True)
 class WeightAveraging(BufferEstimate, Strategy):
     """Base class of strategies that average weights after the optimiser's step; a subclass implements `average`.
 
-    Replicas are weighted equally, whatever their number of samples in a step. A worker without samples moves only by
-    its momentum and is averaged like the others.
+    Replicas are weighted equally, whatever their number of samples in a step. A worker without samples in a step is
+    averaged like the others; only its momentum changes its weights.
     """
 
     num_vectors: ClassVar[int] = 1  # vectors of a replica's length that a worker needs for averaging
@@ -51,7 +51,7 @@ class WeightAveraging(BufferEstimate, Strategy):
 
     def setup(self, worker: Worker) -> None:
         super().setup(worker)
-        self.num_steps = 0  # of this worker so far
+        self.num_steps = 0  # steps of this worker so far
 
     def after_step(self) -> None:
         step, self.num_steps = self.num_steps, self.num_steps + 1
@@ -69,14 +69,14 @@ class WeightAveraging(BufferEstimate, Strategy):
 
 
 class Outbox:
-    """Copies of a replica to send from: the next optimiser step overwrites the weights themselves."""
+    """Copies of a replica for sending, because the optimiser may overwrite weights while sends are in progress."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._copies: deque[tuple[Tensor, list[Work]]] = deque()
 
     def copy(self) -> tuple[Tensor, list[Work]]:
-        """Return a copy of this replica as a vector, and the list to add its sends to.
+        """Return a copy of this replica as a vector, and a list to which the caller adds the sends from it.
 
         If all copies are in use, wait for the sends of the oldest.
         """
@@ -91,7 +91,7 @@ class Outbox:
         return self._copies[-1]
 
     def drain(self) -> None:
-        """Wait for all sends."""
+        """Wait until all sends are complete."""
         for _, sends in self._copies:
             for send in sends:
                 send.wait()
@@ -99,33 +99,34 @@ class Outbox:
 
 
 def new_vector(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """Return an empty vector for all parameters, in a data type that holds all of theirs."""
+    """Return an uninitialised vector for all parameters, in the data type to which theirs are promoted."""
     dtype = reduce(torch.promote_types, [parameter.dtype for parameter in parameters])
     return parameters[0].new_empty(sum(parameter.numel() for parameter in parameters), dtype=dtype)
 
 
 def pack(parameters: Sequence[nn.Parameter], vector: Tensor) -> None:
-    """Copy the parameters into a vector."""
+    """Copy the parameters into `vector`, one after the other."""
     for parameter, part in zip(parameters, views_in(vector, parameters), strict=True):
         part.copy_(parameter.detach())
 
 
 def unpack(vector: Tensor, parameters: Sequence[nn.Parameter]) -> None:
-    """Copy a vector into the parameters."""
+    """Copy the elements of `vector` into the parameters; the reverse of `pack`."""
     for parameter, part in zip(parameters, views_in(vector, parameters), strict=True):
         parameter.detach().copy_(part)
 
 
 def views_in(vector: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-    """Return the part of a vector that belongs to each parameter, in its shape."""
+    """Return a view of `vector` for each parameter, with the parameter's shape."""
     split = vector.split([parameter.numel() for parameter in parameters])
     return [part.view(parameter.shape) for part, parameter in zip(split, parameters, strict=True)]
 
 
 def running_means(num_workers: int, start: int = 0) -> Tensor:
-    """Return the mixing matrix of one trip round the ring: position k gets the mean of positions 0 to k.
+    """Return the mixing matrix of one trip round the ring that starts at worker `start`.
 
-    Row i of a mixing matrix holds the weights of all replicas in the average of worker i.
+    Row i of a mixing matrix holds the factors of all replicas in the average of worker i. Here the worker at position
+    k, counted from the start, gets the mean of the workers at positions 0 to k.
     """
     positions = [(rank - start) % num_workers for rank in range(num_workers)]
     rows = [[1 / (mine + 1) if other <= mine else 0.0 for other in positions] for mine in positions]
@@ -133,26 +134,26 @@ def running_means(num_workers: int, start: int = 0) -> Tensor:
 
 
 def pairwise_means(num_workers: int, distance: int) -> Tensor:
-    """Return the mixing matrix of averaging with the worker `distance` places to the left."""
+    """Return the mixing matrix of a step in which worker i averages its replica with that of worker i - `distance`."""
     own = torch.eye(num_workers, dtype=torch.float64)
     return (own + own.roll(-distance, dims=1)) / 2
 
 
 def rotation(num_workers: int) -> Tensor:
-    """Return the permutation that moves position k to k + 1 and the last position to the start."""
+    """Return the permutation matrix that moves position k to k + 1, and the last position to the start."""
     return torch.eye(num_workers, dtype=torch.float64).roll(-1, dims=1)
 
 
 def bound_drift(period: Sequence[Tensor]) -> float:
-    """Return the largest distance of a replica from the mean, as a multiple of the longest update of any worker.
+    """Return an upper bound of a replica's distance from the mean, as a multiple of the longest update.
 
-    `period` holds the mixing matrices W of successive steps, which then repeat. Replicas x follow
+    `period` holds the mixing matrices W of successive steps, which then repeat. The replicas x of p workers follow
     x(t+1) = W(t) (x(t) + u(t)), where rows of W add up to 1 and u are the optimisers' updates. Let C = I - 11'/p
-    subtract the mean. Then C x(t+1) is the sum over s of C W(t) ... W(t-s) C u(t-s), as C W C = C W. All updates of a
-    step together are at most sqrt(p) U long if each is at most U; and of p vectors that add up to zero, none is longer
-    than sqrt((p-1)/p) of all together. So the bound is sqrt(p-1) U times the sum over s of ||C W(t) ... W(t-s)||, for
-    the worst t. It holds for any optimiser, because it assumes nothing about the updates, and for chunks with different
-    matrices, because squared lengths add up over chunks.
+    subtract the mean. Then C x(t+1) is the sum over s of C W(t) ... W(t-s) C u(t-s), as C W C = C W. If the norm of
+    each update is at most U, that of all updates of a step together is at most sqrt(p) U. If p vectors add up to zero,
+    the norm of each is at most sqrt((p-1)/p) times that of all together. So the bound is sqrt(p-1) U times the sum over
+    s of ||C W(t) ... W(t-s)||, for the worst t. It holds for any optimiser, because it assumes nothing about the
+    updates, and for chunks with different matrices, because squared norms add up over chunks.
     """
     num_workers = len(period[0])
     centre = torch.eye(num_workers, dtype=torch.float64) - 1 / num_workers
