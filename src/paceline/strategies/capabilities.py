@@ -95,7 +95,7 @@ class Drifting(ABC):
 
     @abstractmethod
     def drift_bound(self, num_workers: int) -> float:
-        """Return an upper bound of a replica's distance from the mean, as a multiple of the longest update."""
+        """Return an upper bound of a replica's distance from the mean, relative to the largest norm of an update."""
 
 
 class Periodic(ABC):

@@ -145,7 +145,7 @@ def rotation(num_workers: int) -> Tensor:
 
 
 def bound_drift(period: Sequence[Tensor]) -> float:
-    """Return an upper bound of a replica's distance from the mean, as a multiple of the longest update.
+    """Return an upper bound of a replica's distance from the mean, relative to the largest norm of an update.
 
     `period` holds the mixing matrices W of successive steps, which then repeat. The replicas x of p workers follow
     x(t+1) = W(t) (x(t) + u(t)), where rows of W add up to 1 and u are the optimisers' updates. Let C = I - 11'/p
