@@ -1,1 +1,1 @@
-"""Row-stationary accelerator for convolutions, like Eyeriss: cycle-accurate simulation, and cost of networks."""
+"""Row-stationary accelerator for convolutions: cycle-accurate simulation, network costs."""

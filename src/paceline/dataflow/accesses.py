@@ -1,4 +1,4 @@
-"""Count a layer's memory accesses on the accelerator, with their energy and the compression of DRAM traffic."""
+"""Count the memory accesses of a layer on the accelerator, with energy and compression."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Accesses:
         return {level: self.total(level) * getattr(chip.energy, level) for level in LEVELS}
 
     def times(self, count: int) -> Accesses:
-        """Return these accesses, of one group of a layer, multiplied by its number of groups, as plain integers."""
+        """Return these accesses multiplied by `count`, the number of a layer's groups, as integers."""
         levels = {level: {kind: int(words) * count for kind, words in getattr(self, level).items()} for level in LEVELS}
         return Accesses(**levels)
 

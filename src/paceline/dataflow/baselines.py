@@ -24,9 +24,9 @@ from paceline.errors import UsageError
 
 @dataclass(frozen=True)
 class Tiles:
-    """Sizes of tiles: filters (m), images (n) and output rows (e) whose partial sums are in the buffer at once.
+    """Sizes of tiles of outputs whose partial sums are in the buffer at once.
 
-    Each number is an array with one value per candidate.
+    The sizes are numbers of filters (m), images (n) and output rows (e). Each is an array with one value per candidate.
     """
 
     m: Amount
@@ -43,7 +43,7 @@ def any_block(*_: int) -> bool:
 
 
 def best_accesses(dataflow: str, shape: Shape, chip: Chip, allowed: Allowed = any_block) -> Accesses:
-    """Return the accesses of one group of a layer under a dataflow, for the candidate with the least energy.
+    """Return the accesses of one group of a layer, for the candidate with the least energy.
 
     `dataflow` is a key of BASELINES. `shape` describes one group of channels.
     """
@@ -88,7 +88,7 @@ def weight_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
 
 
 def output_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
-    """Return the accesses of every candidate if each PE holds the sum of one output until the sum is complete.
+    """Return the accesses of every candidate if each PE holds one output until it is complete.
 
     A block has the outputs of `a` filters in a rectangle of output rows and columns. Each weight is sent to the PEs of
     all output pixels of its filter, and each input to the PEs of all filters.
@@ -193,7 +193,7 @@ def _allowed_blocks(blocks: Sequence[tuple[int, ...]], allowed: Allowed) -> list
 
 
 def _filters_and_channels(shape: Shape, most: int, allowed: Allowed) -> list[tuple[int, ...]]:
-    """Return the allowed blocks (number of filters, number of channels) with at most `most` planes of weights.
+    """Return the allowed blocks (filters, channels) with at most `most` planes of weights.
 
     A block has one plane, which is the kernel of one filter and one channel, for every combination of its filters and
     channels.
@@ -205,7 +205,7 @@ def _filters_and_channels(shape: Shape, most: int, allowed: Allowed) -> list[tup
 def _with_tiles(
     shape: Shape, chip: Chip, blocks: Sequence[tuple[int, ...]], needs: Callable[..., tuple[Amount, Amount, Amount]]
 ) -> tuple[tuple[Any, ...], Tiles]:
-    """Return all combinations of a block and a tile that fit into the buffer: the blocks' sizes, and the tiles.
+    """Return the sizes of blocks and tiles for all combinations that fit into the buffer.
 
     A tile has as many filters as the buffer can hold partial sums for. `needs(*block, n, input_rows)` returns three
     numbers: the fewest filters that a tile may have, the words that the buffer holds besides partial sums, and the

@@ -1,4 +1,4 @@
-"""Describe layers for the accelerator's cost model (`LayerShape`); with the layers of AlexNet and VGG-16."""
+"""Describe the layers of a network for the accelerator's cost model; has AlexNet and VGG-16."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def conv_layer(
 def linear_layer(
     name: str, input_shape: Sequence[int], *, num_images: int, num_tried: int, num_filters: int
 ) -> LayerShape:
-    """Describe a linear layer as a 1x1 convolution, in which every input vector is an image of one pixel."""
+    """Describe a linear layer as a 1x1 convolution, whose images are the input vectors."""
     shape = Shape(
         num_images=_scaled(name, math.prod(input_shape[:-1]), num_images, num_tried),
         num_filters=num_filters,
@@ -88,7 +88,7 @@ def linear_layer(
 
 
 def _scaled(name: str, num_inputs: int, num_images: int, num_tried: int) -> int:
-    """Convert a layer's number of inputs from a trial run with `num_tried` images to `num_images` images.
+    """Scale a layer's number of inputs in a trial run of `num_tried` images to `num_images`.
 
     A layer can have more inputs than the network has images: a model may, for example, split an image into patches.
     """
@@ -101,7 +101,7 @@ def _scaled(name: str, num_inputs: int, num_images: int, num_tried: int) -> int:
 
 
 def with_unique_names(layers: Sequence[LayerShape]) -> list[LayerShape]:
-    """Return layers with unique names: a layer `conv` that runs three times becomes conv, conv (2), conv (3)."""
+    """Return layers with unique names: three layers `conv` become conv, conv (2), conv (3)."""
     unique: dict[str, LayerShape] = {}
     for layer in layers:
         names = itertools.chain([layer.name], (f"{layer.name} ({number})" for number in itertools.count(2)))
@@ -111,7 +111,7 @@ def with_unique_names(layers: Sequence[LayerShape]) -> list[LayerShape]:
 
 
 def alexnet(num_images: int) -> list[LayerShape]:
-    """Return the five convolutions of AlexNet on images of 227 x 227, with published shares of zeros.
+    """Return the five convolutions of AlexNet on images of 227 x 227, with shares of zeros.
 
     The shares were measured on the Eyeriss chip. The output of a layer gets the same share of zeros as the next layer's
     input, even if pooling lies between them. No share is published for the output of the last layer, so it gets the
@@ -132,7 +132,7 @@ def alexnet(num_images: int) -> list[LayerShape]:
 
 
 def vgg16(num_images: int) -> list[LayerShape]:
-    """Return the thirteen convolutions of VGG-16 on images of 224 x 224, assuming no zeros in the data."""
+    """Return the thirteen convolutions of VGG-16 on 224 x 224 pixels, assuming no zeros."""
     layers = []
     channels, side = 3, 224
     for group, (width, depth) in enumerate(((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)), start=1):

@@ -143,20 +143,20 @@ def _number(cell: str, what: str) -> int | float:
 
 
 def _within(number: int | float, what: str) -> int | float:
-    """Return the number; raise UsageError for an integer beyond 64 bits, which numpy would round silently."""
+    """Return the number; raise UsageError for an integer that does not fit into 64 bits."""
     if isinstance(number, int) and not -(2**63) <= number < 2**63:
         raise UsageError(f"{what} holds a whole number beyond 64 bits")
     return number
 
 
 def _from_nested(value: Any, what: str) -> Matrix:
-    """Convert nested lists to a matrix, with clear errors for values that numpy would store as objects."""
+    """Convert nested lists to a matrix; raise UsageError if they do not form one."""
     _check_nested(value, what, "")
     return _checked(np.array(value), what)
 
 
 def _check_nested(value: Any, what: str, where: str) -> tuple[int, ...]:
-    """Return the shape of nested lists; raise UsageError if they are ragged, empty or contain a non-number."""
+    """Return the shape of nested lists; raise UsageError if they do not form a matrix of numbers."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         _within(value, what)
         return ()
@@ -214,7 +214,7 @@ class Operands:
     has_filters: bool
 
     def without_added_axes(self, output: Matrix) -> Matrix:
-        """Return an output (image, filter, row, column) without the axes that the user does not expect."""
+        """Return an output without the axes of images and filters that the user does not expect."""
         without_batch = output if self.has_batch else output[0]
         return without_batch if self.has_filters else without_batch[..., 0, :, :]
 
@@ -229,7 +229,7 @@ def make_operands(
     num_filters: int | None = None,
     num_images: int | None = None,
 ) -> Operands:
-    """Return the operands of a convolution: images and filters with four axes, and the images padded.
+    """Return the operands of a convolution, with four axes each, and the images padded.
 
     A matrix with two axes is split along its rows into the requested numbers of images or filters, and of channels. A
     matrix with three axes gets a first axis of size 1. Raises UsageError if the matrices do not fit together.

@@ -1,4 +1,4 @@
-"""Read the layers of a model, a stored run or a stored quantized model, for the accelerator's cost model."""
+"""Read the layers of a model, stored run or quantized model, to compute accelerator costs."""
 
 from __future__ import annotations
 
@@ -111,10 +111,11 @@ UNSUPPORTED = (nn.Conv1d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.
 def read_layers(
     name: str, chip: Chip, *, num_images: int, input_shape: tuple[int, ...] | None, with_linear: bool, runs: Path
 ) -> tuple[str, list[LayerShape]]:
-    """Return the title and the layers, in order of execution, of a model, a stored run or a quantized model.
+    """Return the title and the layers of a model, a stored run or a quantized model.
 
-    `name` is a built-in model, `file.py:factory`, or the name of the run or of the study that quantized a model.
-    `input_shape` is the shape of one input; it is required for a model, and must be None for a run or a study.
+    The layers are in order of execution. `name` is a built-in model, `file.py:factory`, or the name of the run or of
+    the study that quantized a model. `input_shape` is the shape of one input; it is required for a model, and must be
+    None for a run or a study.
     """
     if is_reference(name) or name in model_names():
         if input_shape is None:
@@ -147,7 +148,7 @@ def _find_stored(name: str, runs: Path) -> Stored:
 
 
 def _layers_of_run(run: Stored, chip: Chip, *, num_images: int, with_linear: bool) -> list[LayerShape]:
-    """Return the layers of a run's final model, with the zeros in their inputs for images of the run's test set."""
+    """Return the layers of a run's final model, with the zeros in inputs from its test set."""
     folder = run.folder
     try:
         recipe = Recipe.from_toml((folder / "recipe.toml").read_text(encoding="utf-8"))
@@ -232,7 +233,7 @@ def layers_of(
 
 
 def _layer(name: str, module: nn.Module, values: Tensor, num_images: int, num_tried: int) -> LayerShape:
-    """Describe a module as a layer, from its input `values` in a trial run with `num_tried` images."""
+    """Describe a module as a layer, from its input in a trial run with `num_tried` images."""
     counts = {"num_images": num_images, "num_tried": num_tried}
     if isinstance(module, nn.Linear):
         return linear_layer(name, values.shape, num_filters=module.out_features, **counts)

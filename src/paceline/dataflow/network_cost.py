@@ -1,4 +1,4 @@
-"""Compute the cost of each layer of a network on an accelerator chip: mapping, time, accesses and energy.
+"""Compute the time, memory accesses and energy of each layer of a network on a chip.
 
 The energy is compared with that of the baseline dataflows.
 """
@@ -102,7 +102,7 @@ def analyse_layer(layer: LayerShape, chip: Chip, *, objective: str, with_baselin
 def read_network(
     name: str, chip: Chip, *, num_images: int, input_shape: tuple[int, ...] | None, with_linear: bool, runs: Path
 ) -> tuple[str, list[LayerShape]]:
-    """Return the title and the layers of a published network, a model, a stored run or a quantized model.
+    """Return the title and layers of a published network, model, stored run or quantized model.
 
     For a published network, torch is not imported.
     """
@@ -155,7 +155,7 @@ def _bound(parts: Mapping[str, int], processing_s: float, dram_s: float) -> str:
 
 
 def _utilisation(macs: int, time_s: float, chip: Chip) -> float:
-    """Return the number of multiplications over the most that all PEs could compute within `time_s`."""
+    """Return the multiplications as a share of those that all PEs can do in `time_s`."""
     return macs / (chip.num_pes * time_s * chip.clock_hz)
 
 

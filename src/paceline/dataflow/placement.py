@@ -32,7 +32,10 @@ class Strip:
 
 @dataclass(frozen=True)
 class Pass:
-    """The work of the array between two loads of filters: strips side by side, all with the same kernel rows."""
+    """The work of the array between two loads of filters, for strips side by side.
+
+    All strips use the same kernel rows.
+    """
 
     index: int
     start_cycle: int
@@ -56,7 +59,7 @@ class Placement:
 
     @property
     def is_serial(self) -> bool:
-        """Whether a single PE holds the whole kernel and computes all output rows, one after another."""
+        """Whether a single PE holds the whole kernel and computes all output rows."""
         return self.timing.model == "serial"
 
     @property

@@ -1,4 +1,4 @@
-"""Find the best mapping of a layer onto a row-stationary accelerator; compute its memory accesses and cycles.
+"""Find the best mapping of a layer onto a row-stationary accelerator, and compute its cost.
 
 A mapping has seven parameters, named as in the Eyeriss papers: m filters and n images whose partial sums are in the
 buffer, e output rows at a time, p filters and q channels in each PE (processing element), r sets of PEs on different
@@ -73,12 +73,12 @@ class Rounds:
 
     @property
     def filter_loads(self) -> Amount:
-        """Number of times that the PEs receive each weight: 1 if they hold all weights at the same time."""
+        """Number of times that PEs receive each weight: 1 if they hold all weights at once."""
         return np.where(self.filters * self.channels == 1, 1, self.images * self.strips)
 
 
 def buffer_banks(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
-    """Return the number of buffer banks that a mapping needs. No bank holds both inputs and partial sums."""
+    """Return the number of buffer banks for inputs and partial sums; no bank holds both."""
     sums = mapping.n * mapping.m * mapping.e * shape.output_width * chip.word_bytes
     return input_banks(shape, mapping, chip) + np.ceil(sums / chip.buffer.bank_bytes)
 
@@ -125,11 +125,11 @@ def accesses(shape: Shape, mapping: Mapping) -> Accesses:
 
 
 def cycles(shape: Shape, mapping: Mapping, chip: Chip) -> dict[str, Amount]:
-    """Return the cycles of one group of a layer by cause. `compute`, `input` and `partial_sum` overlap in time.
+    """Return the cycles of one group of a layer by cause, some of which overlap in time.
 
-    A pass begins by loading filters and the first window of inputs. The PEs do not multiply during that time, because a
-    PE has room for only one set of filters and one window. The remaining inputs and the partial sums are transferred
-    while the PEs multiply.
+    The causes `compute`, `input` and `partial_sum` overlap in time. A pass begins by loading filters and the first
+    window of inputs. The PEs do not multiply during that time, because a PE has room for only one set of filters and
+    one window. The remaining inputs and the partial sums are transferred while the PEs multiply.
     """
     rounds = Rounds.of(shape, mapping)
     filters = _items_per_pe(shape.num_filters, mapping.p, mapping.t)
@@ -149,7 +149,7 @@ def cycles(shape: Shape, mapping: Mapping, chip: Chip) -> dict[str, Amount]:
 
 
 def total_cycles(parts: dict[str, Amount]) -> Amount:
-    """Return the total of the cycles by cause; among causes that overlap in time, only the longest counts."""
+    """Return the total cycles; among causes that overlap in time, only the longest counts."""
     flowing = np.maximum(np.maximum(parts["compute"], parts["input"]), parts["partial_sum"])
     return flowing + parts["filter_load"] + parts["window_load"]
 
@@ -200,7 +200,7 @@ def check_objective(name: str) -> None:
 
 
 def choose_mapping(name: str, shape: Shape, chip: Chip, objective: str = DEFAULT_OBJECTIVE) -> Mapping:
-    """Return the best mapping of one group of a layer; raise UsageError if no mapping fits the chip."""
+    """Return the best mapping of a group of a layer; raise UsageError if none fits the chip."""
     check_objective(objective)
     try:
         return best_mapping(shape, chip, objective)
@@ -214,7 +214,7 @@ class _Unmappable(Exception):
 
 @lru_cache(maxsize=256)
 def best_mapping(shape: Shape, chip: Chip, objective: str) -> Mapping:
-    """Return the mapping with the lowest value of the objective, and among equals the lowest energy."""
+    """Return the mapping with the lowest objective and, among equals, the lowest energy."""
     candidates = _candidates(shape, chip)
     order = np.lexsort((_energy(shape, candidates, chip), OBJECTIVES[objective](shape, candidates, chip)))
     return Mapping(**{key: int(values[order[0]]) for key, values in vars(candidates).items()})
@@ -270,7 +270,7 @@ def _check_kernel(shape: Shape, chip: Chip) -> None:
 
 
 def _pe_choices(shape: Shape, chip: Chip) -> Iterator[tuple[int, int]]:
-    """Yield every (p, q), filters and channels per PE, whose data fits into the scratch pads of a PE."""
+    """Yield every (p, q), filters and channels per PE, that fits into a PE's scratch pads."""
     pads = chip.scratch_pads
     for p in part_sizes(shape.num_filters, pads.partial_sum):
         for q in part_sizes(shape.num_channels, pads.input // shape.kernel_width):

@@ -1,4 +1,4 @@
-"""Sizes of a convolution (`Shape`), and how many pixels its outputs read along each axis (`ConvAxis`)."""
+"""Sizes of a convolution (`Shape`), and the pixels read along each axis (`ConvAxis`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ceiling(whole: Amount, part: Amount) -> Amount:
 
 
 def part_sizes(whole: int, most: int) -> list[int]:
-    """Return, in ascending order, the smallest part size for each number of parts that can cover `whole`.
+    """Return the smallest part size for each number of parts that can cover `whole`, ascending.
 
     Only sizes up to `most` are returned. For a whole of 10, the sizes are 1, 2, 3, 4, 5 and 10.
     """
@@ -89,7 +89,7 @@ class ConvAxis:
         return self._real(self.outputs)
 
     def blocks_in_strips(self, block: Amount, part: Amount) -> Amount:
-        """Return the number of blocks of pixels that strips of `part` outputs read, without padding.
+        """Return the number of blocks of pixels read by strips of outputs, without padding.
 
         The pixels that a strip reads are divided into blocks of `block` pixels; the last block may be smaller.
         """
@@ -124,14 +124,14 @@ class ConvAxis:
         return new
 
     def _num_last_inside(self, count: int) -> NDArray[np.int64]:
-        """Return, for each output, how many of the last `count` pixels of its window lie inside the input."""
+        """Return, by output, how many of the last `count` pixels of its window are not padding."""
         ends = np.arange(self.outputs, dtype=np.int64) * self.stride + self.kernel
         within = np.minimum(ends, self.padding + self.size) - np.maximum(ends - count, self.padding)
         return np.asarray(np.maximum(within, 0))
 
 
 def _for_each(count: Callable[..., int], *sizes: Amount) -> Amount:
-    """Return `count(*sizes)` for each element of arrays of sizes, with one call per distinct combination."""
+    """Return `count(*sizes)` for each element of arrays, called once per distinct combination."""
     alike = np.broadcast_arrays(*sizes)
     key = np.ravel_multi_index(alike, [int(one.max()) + 1 for one in alike])
     _, first, which = np.unique(key, return_index=True, return_inverse=True)

@@ -1,4 +1,4 @@
-"""Compute results of a simulated convolution: memory accesses, energy, contents of PEs, and lines of text.
+"""Compute the memory accesses, energy and texts of a simulated convolution.
 
 Accesses are counted by the same rules as in `row_stationary`. PEs are processing elements.
 """
@@ -56,7 +56,7 @@ def conv_accesses(simulation: Simulation) -> Accesses:
 
 
 def _loads(plan: Placement, one: Pass) -> tuple[int, int, int, int]:
-    """Return four numbers of words for a pass: weights and inputs, received by PEs and read from the buffer.
+    """Return weights and inputs received by PEs in a pass, then those read from the buffer.
 
     Their order is: weights received, inputs received, weights read, inputs read.
     """
@@ -74,7 +74,7 @@ def _loads(plan: Placement, one: Pass) -> tuple[int, int, int, int]:
 
 
 def _input_rows(plan: Placement, one: Pass) -> int:
-    """Return the number of different input rows that a pass reads. Strips side by side can share rows."""
+    """Return the number of different input rows that a pass reads; strips can share rows."""
     strips = {(strip.image, strip.first_row, strip.num_columns) for strip in one.strips}
     return len(
         {
@@ -118,7 +118,7 @@ def conv_result(simulation: Simulation) -> ConvResult:
 
 @dataclass(frozen=True, kw_only=True)
 class PEContents:
-    """Data of a PE during a pass: rows of weights and pixels, and the index of the output row that they give."""
+    """Data of a PE during a pass: rows of weights and pixels, and the output row's index."""
 
     place: Place
     weights: list[list[Any]]
@@ -151,7 +151,7 @@ def pe_contents(simulation: Simulation, one: Pass) -> Iterator[PEContents]:
 
 
 def placement_lines(simulation: Simulation) -> Iterator[str]:
-    """Yield lines of text on the execution model and the placement of the logical set on the array."""
+    """Yield lines of text on the execution model and the placement on the array."""
     plan, shape = simulation.plan, simulation.plan.shape
     yield f"{plan.timing.model}: {MODELS[plan.timing.model]}"
     size = f"a logical set of {shape.kernel_height} x {shape.output_height} PEs"

@@ -44,12 +44,12 @@ class PEArray:
         return [(lane, tap) for lane in range(lanes) for tap in range(width)]
 
     def window(self, lane: int, tap: int) -> Matrix:
-        """Return the inputs by which the weight at `lane` and `tap` is multiplied, for each output of each PE."""
+        """Return the inputs multiplied by the weight at `lane` and `tap`, for each PE and output."""
         end = tap + (self._num_outputs - 1) * self._stride + 1
         return np.asarray(self.inputs[:, :, :, lane, tap : end : self._stride])
 
     def multiply(self, lane: int, tap: int) -> Matrix:
-        """Multiply the weight at `lane` and `tap` of each PE with its inputs, and return the products."""
+        """Return the products of the weight at `lane` and `tap` of each PE with its inputs."""
         return np.asarray(self.filters[:, :, None, lane, tap, None] * self.window(lane, tap))
 
 
@@ -69,7 +69,7 @@ def _load_rows(plan: Placement, one: Pass, images: Matrix, filters: Matrix) -> t
 
 
 def _load_whole_kernel(plan: Placement, one: Pass, images: Matrix, filters: Matrix) -> tuple[Matrix, Matrix]:
-    """Return the weights and inputs of a single PE: the kernel, and the input rows of one output row."""
+    """Return the weights and inputs of a single PE for one output row, with the whole kernel."""
     strip = one.strips[0]
     start = strip.first_row * plan.shape.stride[0]
     pixels = images[strip.image, :, start : start + plan.shape.kernel_height]
@@ -83,7 +83,7 @@ MAX_PRODUCTS = 20_000_000  # per PE and pass: their start cycles take a few hund
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """Values computed in a pass. The three lists are empty unless the simulation records all values."""
+    """Values computed in a pass; the three lists are empty unless all values are recorded."""
 
     one: Pass
     schedule: Schedule
@@ -103,7 +103,7 @@ class Simulation:
 
     @classmethod
     def of(cls, operands: Operands, timing: Timing, array: tuple[int, int] | None = None) -> Simulation:
-        """Place a convolution on an array of (rows, columns) PEs, by default as large as the logical set."""
+        """Place a convolution on an array of (rows, columns) PEs, by default the logical set."""
         if array is not None and min(array) < 1:
             raise UsageError(f"an array of {array[0]} x {array[1]} has no PEs; give at least 1x1")
         shape = operands.shape
@@ -167,7 +167,7 @@ class Simulation:
         return np.zeros(sides, dtype=self.operands.images.dtype)
 
     def _run(self, output: Matrix, *, is_recorded: bool) -> Iterator[Record]:
-        """Run every pass and write the results to `output`, which also stores partial sums between folds."""
+        """Run every pass and write results to `output`, where partial sums stay between folds."""
         for one in self.plan.passes():
             pes = PEArray(self.plan, one, self.operands.images, self.operands.filters)
             record = Record(one, self.plan.schedule(one), pes, carried=_gather(output, one) if one.has_carry else None)
@@ -186,7 +186,7 @@ class Simulation:
                 record.partial_sums.append(pes.partial_sums)
 
     def _sum_columns(self, record: Record, *, is_recorded: bool) -> None:
-        """Add up each column in its first PE: partial sums of all rows, then the sum of previous folds."""
+        """Add the partial sums of all rows and of previous folds in the first PE of each column."""
         pes = record.pes
         first, *others = (pes.partial_sums[:, row] for row in range(pes.partial_sums.shape[1]))
         if record.carried is not None:

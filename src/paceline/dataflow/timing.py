@@ -110,7 +110,7 @@ class Schedule:
 
 
 def _covered(spans: tuple[Cycles, Cycles]) -> int:
-    """Return the number of cycles in which at least one operation runs, from start cycles and end cycles."""
+    """Return the number of cycles in which an operation runs, from starts and ends."""
     order = np.argsort(spans[0], kind="stable")
     starts, ends = spans[0][order], np.maximum.accumulate(spans[1][order])
     gaps = np.maximum(starts[1:] - ends[:-1], 0)
@@ -151,7 +151,7 @@ def _alternating(timing: Timing, outputs: int, taps: int, sums: int) -> tuple[Cy
 
 
 def _fused(timing: Timing, outputs: int, taps: int, sums: int) -> tuple[Cycles, Cycles, Cycles]:
-    """Return the start cycles if products follow each other without a gap, and additions take no time."""
+    """Return the start cycles if products have no gap between them and additions take no time."""
     multiply_start = np.arange(outputs * taps, dtype=np.int64).reshape(outputs, taps) * timing.multiply_cycles
     done = multiply_start + timing.multiply_cycles
     return multiply_start, done[:, 1:], np.repeat(done[:, -1:], sums, axis=1)
@@ -181,7 +181,7 @@ def _pipelined(timing: Timing, outputs: int, taps: int, sums: int) -> tuple[Cycl
 
 
 def _in_gaps(own_starts: Cycles, ready: Cycles, sums: int, length: int) -> Cycles:
-    """Return the earliest start cycles of the additions for a column, in order, between the PE's own additions.
+    """Return the earliest start cycles of a column's additions between the PE's own additions.
 
     `ready` has, for each output, the cycle from which its additions can start. Each addition takes `length` cycles.
     """

@@ -35,7 +35,7 @@ def check_trace_file(target: str) -> None:
 
 
 def check_trace(simulation: Simulation, target: str) -> None:
-    """Raise UsageError if the trace would be too large; the check does not simulate the convolution."""
+    """Raise UsageError if the trace would be too large, without running the simulation."""
     sizes = {"events": count_events(simulation)}
     if Path(target).suffix.lower() == ".vcd":
         sizes["cycles"] = simulation.cycles
@@ -48,9 +48,9 @@ def check_trace(simulation: Simulation, target: str) -> None:
 
 
 def write_trace(simulation: Simulation, target: str) -> int:
-    """Write every event to the file `target`, in the format of its ending, and return the number of events.
+    """Write every event to the file `target`, and return the number of events.
 
-    Only the events of one pass at a time are held in memory.
+    The ending of the file name selects the format. Only the events of one pass at a time are held in memory.
     """
     check_trace_file(target)
     check_trace(simulation, target)
@@ -157,12 +157,12 @@ def _header(names: dict[Key, list[str]], places: Sequence[Place], *, has_integer
 
 
 def _change(value: Number, identifier: str, *, has_integers: bool) -> str:
-    """Format the new value of a signal as a line of a VCD file; negative integers are in two's complement."""
+    """Format a signal's new value as a line of a VCD file, with integers in two's complement."""
     return f"b{int(value) % 2**64:b} {identifier}\n" if has_integers else f"r{value:.17g} {identifier}\n"
 
 
 class _ChangeWriter:
-    """Writes the changes of signals in order of time, with at most one change of a signal at each time.
+    """Writes the changes of signals in order of time, at most one per signal and time.
 
     The ends of operations are queued until their time is reached.
     """

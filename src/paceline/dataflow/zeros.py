@@ -1,4 +1,4 @@
-"""Count zeros in the actual inputs of layers: their share, and their effect on compression and products."""
+"""Count zeros in the inputs of layers, and their effect on compression and products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find out from the records of a run's workers where the time of a step goes and which worker is slow.
+"""Find out from a run's records where the time of a step goes and which worker is slow.
 
 The records are the worker files, `workers/RANK.jsonl` in the run's folder. The results are the split of the step time
 into compute, communication and so on, the stragglers, and a timeline of a few steps for a chart. Each file is read
@@ -32,7 +32,7 @@ def first_timeline_step(first: int, last: int) -> int:
 
 
 class TimelineBuilder:
-    """Collects phases, comm operations and blocked times of TIMELINE_STEPS steps for the timeline chart."""
+    """Collects phases, comm operations and blocked times for the timeline chart."""
 
     def __init__(self, first_step: int) -> None:
         self._first_step = first_step
@@ -111,7 +111,7 @@ def analyse(workers: Mapping[int, Iterable[StepLines]], *, first: int, last: int
 def _splits(
     workers: Mapping[int, Iterable[StepLines]], factors: Factors
 ) -> Iterator[tuple[dict[int, StepLines], dict[int, StepSplit]]]:
-    """Yield two dicts by rank for each step: the records of the workers, and the splits of their step time."""
+    """Yield two dicts by rank for each step: workers' records, and splits of their step time."""
     arrivals = Arrivals()
     # By rank: the previous step, and the intervals in which its transfers continue after its end.
     moving: dict[int, tuple[int, list[Interval]]] = {}
@@ -126,7 +126,7 @@ def _splits(
 
 
 def _delayed(groups: Iterator[dict[int, StepLines]], arrivals: Arrivals) -> Iterator[dict[int, StepLines]]:
-    """Add the operations of each step to `arrivals`, and yield a step after the next step was added.
+    """Add each step's operations to `arrivals`, and yield a step after the next was added.
 
     The analysis of a step needs the next step too: a worker may wait for a message that its peer sends only in the
     peer's next step.

@@ -1,4 +1,4 @@
-"""Align the clocks of workers, broadcast a text, and copy workers' files to rank 0, outside of training."""
+"""Align workers' clocks, broadcast a text and copy files to rank 0, outside of training."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Offset:
 
 @dataclass(frozen=True)
 class Clock:
-    """Converts times of this worker's `perf_counter` to seconds since the run's start on rank 0's clock."""
+    """Converts this worker's `perf_counter` to seconds since the run's start on rank 0's clock."""
 
     origin: float  # the run's start, on rank 0's clock
     first: Offset = Offset()
@@ -77,7 +77,7 @@ def synchronise_clocks(comm: ExchangeComm) -> Clock:
 
 
 def measure_drift(clock: Clock, comm: ExchangeComm) -> Clock:
-    """Measure the clock offset again, and return a clock that also corrects drift since `clock` was made.
+    """Measure the offset again, and return a clock that also corrects drift since `clock`.
 
     All workers must call this together.
     """
@@ -86,10 +86,10 @@ def measure_drift(clock: Clock, comm: ExchangeComm) -> Clock:
 
 
 def _measure_offset(comm: ExchangeComm) -> Offset:
-    """Return the offset between this worker's clock and rank 0's, from the fastest of CLOCK_ROUNDS round trips.
+    """Return the offset between this worker's and rank 0's clock, from the fastest round trip.
 
-    The calculation assumes that rank 0 reads its clock halfway through the round trip. Rank 0 itself answers all other
-    workers, and returns an offset of 0.
+    CLOCK_ROUNDS round trips are measured. The calculation assumes that rank 0 reads its clock halfway through the round
+    trip. Rank 0 itself answers all other workers, and returns an offset of 0.
     """
     if comm.rank == 0:
         for peer in range(1, comm.world_size):

@@ -153,7 +153,7 @@ class Injector(Observer):
 
 
 class _Listener:
-    """Comm listener that reports blocked times of every step to the injector, and passes events to the recorder.
+    """Comm listener that reports blocked times to the injector and events to the recorder.
 
     `before` is the recorder, or None without one. It receives only the events of steps that it records.
     """

@@ -52,7 +52,7 @@ class Traffic:
         return Traffic(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Traffic)))
 
     def since(self, before: Traffic) -> Traffic:
-        """Return the bytes since the earlier reading `before`, but the current value of `unsent_bytes`."""
+        """Return the bytes since the reading `before`, but `unsent_bytes` as it is now."""
         return Traffic(
             self.sent_bytes - before.sent_bytes,
             self.received_bytes - before.received_bytes,
@@ -182,13 +182,16 @@ def _network_is_of_own_users() -> bool:
 
 
 def interface_bytes() -> tuple[int, int]:
-    """Return the bytes sent and received by this network namespace's interfaces except loopback, with headers."""
+    """Return the bytes sent and received by this namespace's interfaces, except loopback.
+
+    The bytes include headers.
+    """
     with open(_INTERFACES, encoding="ascii") as file:
         return count_interfaces(file.read())
 
 
 def count_interfaces(text: str) -> tuple[int, int]:
-    """Return the bytes sent and received by all interfaces except loopback, from /proc/net/dev's `text`."""
+    """Return the bytes sent and received, except by loopback, from the text of /proc/net/dev."""
     sent = received = 0
     for line in text.splitlines()[2:]:
         name, _, numbers = line.partition(":")

@@ -1,4 +1,4 @@
-"""Observers: objects that a worker's training loop calls at every step and phase, to record and profile a run."""
+"""Observers: objects that a worker's training loop calls at every step, to measure a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PHASES = (*WORK_PHASES, "evaluation", COMMUNICATION)
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """Facts about a run for its observers, with functions to write to the worker's file and convert times."""
+    """Facts about a run, with functions to write to the worker's file and convert times."""
 
     rank: int
     world_size: int
@@ -64,12 +64,12 @@ class Observer:
         """Called at the end of the run, also after a failure."""
 
     def report_fields(self) -> Json:
-        """Return the fields of the WorkerReport that this observer provides. Called after a successful run."""
+        """Return this observer's fields of the WorkerReport; called after a successful run."""
         return {}
 
 
 class Observers:
-    """All observers of one training loop, called in order; only `run_ends` is called in reverse order.
+    """All observers of a training loop, called in order (`run_ends` in reverse order).
 
     The first observer writes the worker's file. Because its `run_ends` is called last, it can still write the last
     lines of the other observers.
@@ -82,7 +82,7 @@ class Observers:
         *,
         steps_per_block: int = 0,
     ) -> None:
-        """`synchronize` waits for an asynchronous device, so that a phase includes its work on the device.
+        """`synchronize` waits for an asynchronous device, so that phases include its work.
 
         If `steps_per_block` is not 0, steps form blocks of this size, and observers run only in some of the blocks (see
         `is_measured`).
@@ -146,7 +146,7 @@ class Observers:
 
 
 def is_measured(step: int, steps_per_block: int) -> bool:
-    """Return whether `step` is measured, if only half of the blocks of `steps_per_block` steps are.
+    """Return whether the block of `steps_per_block` steps that contains `step` is measured.
 
     The first and the last of every four blocks are measured. In this order, a steady drift of the machine's speed
     affects measured and unmeasured blocks equally.

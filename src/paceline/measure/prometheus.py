@@ -23,7 +23,7 @@ from paceline.results.value import Json
 
 @dataclass(frozen=True)
 class WorkerMetric:
-    """A metric of a worker: its name, help text, and the path of keys to its value in a progress event.
+    """A worker's metric: its name, help text, and path of keys in a progress event.
 
     The name of a counter ends in _total. Metrics with other names are gauges.
     """
@@ -33,7 +33,7 @@ class WorkerMetric:
     path: tuple[str, ...]
 
     def family(self, events: Iterable[tuple[tuple[str, int], Json]]) -> GaugeMetricFamily | CounterMetricFamily:
-        """Return a Prometheus metric family with one value for each event that contains this metric."""
+        """Return a Prometheus metric family with a value for each event that has this metric."""
         kind = CounterMetricFamily if self.name.endswith("_total") else GaugeMetricFamily
         family = kind(self.name, self.help, labels=["strategy", "rank"])
         for (strategy, rank), event in events:
@@ -74,7 +74,7 @@ METRICS = (
 
 
 class MetricsBoard(Collector):
-    """Prometheus collector of the latest progress event of every worker under every strategy. Thread-safe."""
+    """Thread-safe Prometheus collector of each worker's last progress event, by strategy."""
 
     def __init__(self) -> None:
         self._events: dict[tuple[str, int], Json] = {}
@@ -98,7 +98,7 @@ class MetricsBoard(Collector):
             self._finished[strategy] = self._finished.get(strategy, 0) + 1
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics that have values. Without a GPU, for example, there are no GPU metrics."""
+        """Yield the metrics that have values; without a GPU, for example, no GPU metrics."""
         with self._lock:
             events, finished = sorted(self._events.items()), sorted(self._finished.items())
             running = sorted(self._running.items())

@@ -1,4 +1,4 @@
-"""Observers of training: one writes the worker's file, the other emits the worker's progress events."""
+"""Observers that write the worker's file and emit the worker's progress events."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Recorder(Observer):
     """
 
     def __init__(self, path: Path, rank: int, clock: Clock, comms: Sequence[RecordedComm], *, has_spans: bool) -> None:
-        """Create the worker's file at `path`. Operations of all `comms` of the worker are recorded."""
+        """Create the worker's file at `path`, for operations of all `comms` of the worker."""
         self.clock = clock
         self.step = -1  # step whose operations are recorded; -1 for none
         head = {
@@ -152,7 +152,7 @@ class _Step(NamedTuple):
 
 
 class ProgressObserver(Observer):
-    """Observer that emits progress events with the throughput and the share of time blocked in the comm.
+    """Observer that emits progress events with throughput and the share of blocked time.
 
     It emits at most one progress event per PROGRESS_EVERY_S seconds, and one more after the last step. In addition,
     rank 0 emits a log event every `log_every` steps.

@@ -1,4 +1,4 @@
-"""Read the resource usage of a worker process: CPU time, memory, file and network bytes, GPU usage."""
+"""Read the resource usage of a worker process: CPU, memory, file and network bytes, GPU."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class UsageReader(ABC):
 
 
 def open_usage_reader() -> UsageReader:
-    """Return the usage reader for this operating system; it reports the memory peak since this call."""
+    """Return the usage reader for this system; it reports the memory peak since this call."""
     return LinuxUsageReader() if sys.platform.startswith("linux") else PortableUsageReader()
 
 
@@ -108,7 +108,7 @@ def numbers_of(text: bytes, names: tuple[bytes, ...]) -> dict[bytes, int]:
 
 
 def _open_if_readable(path: str) -> int | None:
-    """Open a file for reading. Return None if the kernel lacks the file or a sandbox forbids reading it."""
+    """Open a file for reading, or return None if it is missing or reading is forbidden."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -131,7 +131,7 @@ def _reset_peak() -> bool:
 
 
 class CudaGpu:
-    """Reads the usage of a CUDA device through torch. Utilisation is None if pynvml is not installed."""
+    """Reads the usage of a CUDA device; utilisation is None if pynvml is not installed."""
 
     def __init__(self, device: Any) -> None:
         import torch
@@ -141,7 +141,7 @@ class CudaGpu:
         self._has_pynvml = find_spec("pynvml") is not None
 
     def read(self) -> tuple[float | None, int]:
-        """Return the device's utilisation in percent, and the device memory in bytes that torch has reserved."""
+        """Return the device's utilisation in percent, and its memory reserved by torch in bytes."""
         use = float(self._cuda.utilization(self._device)) if self._has_pynvml else None
         return use, int(self._cuda.memory_reserved(self._device))
 
@@ -191,7 +191,7 @@ class ResourceProbe:
         }
 
     def unsent_bytes(self) -> int:
-        """Return the bytes written to TCP connections that the kernel has not sent yet; 0 without counters."""
+        """Return the bytes written to TCP connections but not sent; 0 without kernel counters."""
         return self._connections.read().unsent_bytes if self._connections else 0
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Sample a worker's resource usage in a background thread during training, and summarise it for the result."""
+"""Sample a worker's resource usage in a background thread, and summarise the samples."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COLUMNS = (
 
 
 class Sampler:
-    """Emits up to `hz` resource samples per second in a background thread, and one each at `start` and `stop`."""
+    """Emits up to `hz` resource samples per second, and one each at `start` and `stop`."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Sampler:
         clock: Callable[[], float] = time.perf_counter,
         device: Any = None,
     ) -> None:
-        """`emit` is called with each sample, `clock` returns its `time_s`, and `device` is the torch device to read."""
+        """`emit` receives samples, `clock` returns their `time_s`, `device` is a torch device."""
         assert hz > 0, "a sampler needs a positive rate"
         self._emit, self._interval_s, self._clock, self._device = emit, 1 / hz, clock, device
         self._ended = threading.Event()
@@ -82,7 +82,7 @@ class Sampler:
         return row
 
     def sample_drained(self) -> Json:
-        """Wait for the kernel to send all bytes, for at most DRAIN_S. Then take, emit and return a sample."""
+        """Take, emit and return a sample, after waiting up to DRAIN_S until all bytes are sent."""
         assert self._probe is not None, "the sampler was not started"
         deadline = time.perf_counter() + DRAIN_S
         while self._probe.unsent_bytes() and time.perf_counter() < deadline:
@@ -100,7 +100,7 @@ class Sampler:
 
 
 class ThinnedRows:
-    """Collects rows, but keeps at most `most`: the first, the last, and evenly spaced ones between them."""
+    """Collects rows, but keeps at most `most`: the first, the last and evenly spaced ones."""
 
     def __init__(self, most: int) -> None:
         assert most >= 4, "halving needs at least 4 rows to keep the first and the last"
@@ -166,7 +166,7 @@ class ResourceObserver(Observer):
 
 
 def summarise_resources(samples: Mapping[int, Sequence[Json]]) -> Resources | None:
-    """Return the resources of every rank over time from its samples, or None if there are no samples."""
+    """Return the resources of every rank over time, or None if there are no samples."""
     per_worker = [_columns_of(rank, rows) for rank, rows in sorted(samples.items()) if rows]
     return Resources(per_worker=per_worker) if per_worker else None
 
@@ -185,10 +185,10 @@ def _columns_of(rank: int, rows: Sequence[Json]) -> WorkerResources:
 
 
 def summarise_network(workers: Sequence[WorkerReport]) -> NetworkUse | None:
-    """Return the bytes that each worker sent and received in the training steps, or None without kernel counters.
+    """Return the bytes that each worker sent and received in the training steps.
 
-    Payload over the network is given as counted by the kernel, as counted by the comm and as predicted by the
-    strategy. Bytes through shared memory have a separate field.
+    The result is None if no worker has kernel counters. Payload over the network is given as counted by the kernel, as
+    counted by the comm and as predicted by the strategy. Bytes through shared memory have a separate field.
     """
     rows = [_network_row(worker) for worker in workers]
     return NetworkUse(per_worker=rows) if any(row.kernel_sent_bytes is not None for row in rows) else None

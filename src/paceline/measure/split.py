@@ -1,4 +1,4 @@
-"""Split each step of a worker into time for compute, communication, overlap, waiting, data loading and the rest.
+"""Split a worker's step into compute, communication, overlap, waiting, data loading and rest.
 
 Every moment of a step belongs to exactly one of these parts:
 
@@ -166,7 +166,7 @@ def _overlappable(ops: list[CommOp], transfers: list[Interval], updating: Interv
 
 
 def _waits(rank: int, lines: StepLines, arrivals: Arrivals) -> list[Wait]:
-    """Return the periods of a step in which the worker was blocked because another worker was late.
+    """Return the periods of a step in which the worker was blocked by a late worker.
 
     The worker that called the operation last is the late one.
     """
@@ -184,9 +184,10 @@ def _waits(rank: int, lines: StepLines, arrivals: Arrivals) -> list[Wait]:
 
 
 def caused_waiting(waits: Mapping[int, list[Wait]]) -> dict[int, float]:
-    """Return, by rank, how many seconds other workers waited for that rank. `waits` has each rank's own waits.
+    """Return, by rank, how many seconds other workers waited for that rank.
 
-    While a late rank itself waited for another rank, the time counts for that other rank.
+    `waits` has the waits of each rank. While a late rank itself waited for another rank, the time counts for that other
+    rank.
     """
     in_order = {rank: sorted(own) for rank, own in waits.items()}
     ends = {rank: [wait.end_s for wait in own] for rank, own in in_order.items()}
@@ -222,7 +223,7 @@ class WorkerSum:
             self.sums[name] += weight * value
 
     def mean(self) -> SplitMean:
-        """Return the mean times per step, and the overlap fraction and bandwidth that follow from the sums."""
+        """Return the mean times per step, the overlap fraction and the bandwidth."""
         sums, steps = self.sums, self.sums["steps"]
         parts = {part: sums[part] / steps for part in PARTS}
         moved_s = parts["overlap_s"] + parts["communication_s"]
@@ -264,7 +265,7 @@ class SplitSum:
             self._workers.setdefault(rank, WorkerSum()).add(quantities, num_steps_represented(step))
 
     def result(self) -> Split | None:
-        """Return means over the steps, for each worker and for all, or None if no step was measured."""
+        """Return means over the steps, by worker and in total, or None if no step was measured."""
         if not self._workers:
             return None
         total = WorkerSum()

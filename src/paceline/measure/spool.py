@@ -1,4 +1,4 @@
-"""Write a worker's records to its file, `RANK.jsonl`, in a background thread that does not delay training.
+"""Write a worker's records to `RANK.jsonl` in a background thread, without delaying training.
 
 During training, rows of numbers go to a binary spool file beside `RANK.jsonl`. When the run ends, the rows are
 converted to JSON lines. Packing a row takes 0.2 to 0.3 us, but formatting a JSON line takes 1.1 to 2.0 us and would
@@ -45,18 +45,18 @@ def count_rows(numbers: Sequence[float]) -> int:
 
 
 def whole_rows(numbers: Sequence[float]) -> int:
-    """Return how many of the `numbers` belong to complete rows; only the last row can be incomplete."""
+    """Return how many of the `numbers` belong to complete rows; the last may be incomplete."""
     return next((begin for begin, end in _rows(numbers) if end > len(numbers)), len(numbers))
 
 
 def lines(numbers: Sequence[float], run_time: Callable[[float], float]) -> Iterator[str]:
-    """Yield each row as a JSON line. `run_time` converts perf_counter to seconds since the run's start."""
+    """Yield each row as a JSON line; `run_time` converts perf_counter to time since the start."""
     for begin, end in _rows(numbers):
         yield _FORMATS[int(numbers[begin])](numbers[begin + 1 : end], run_time)
 
 
 def _rows(numbers: Sequence[float]) -> Iterator[tuple[int, int]]:
-    """Yield the begin and end index of each row; the end of an incomplete last row lies beyond `numbers`."""
+    """Yield each row's begin and end index; an incomplete last row ends beyond `numbers`."""
     begin = 0
     while begin < len(numbers):
         end = begin + WIDTHS[int(numbers[begin])]
@@ -115,7 +115,7 @@ class Spool:
     """
 
     def __init__(self, path: Path, head: Json, shift_s: float) -> None:
-        """Create the worker's file at `path` with `head` as first line, and the spool file beside it.
+        """Create the worker's file at `path`, with `head` as first line, and the spool file.
 
         `shift_s` plus a time of this worker's `perf_counter` is the time since the run's start. It is stored for
         `recover`, which needs it if the worker is killed.
@@ -145,7 +145,7 @@ class Spool:
             self._drop(1)
 
     def close(self, run_time: Callable[[float], float]) -> None:
-        """Write the queued items, convert the spool file's rows to JSON lines, and close the worker's file."""
+        """Write the queued items, append the spool file's rows to the worker's file, and close it."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -190,7 +190,7 @@ class Spool:
 
 
 def recover(folder: Path) -> None:
-    """Append the rows of spool files that killed workers left in `folder` to their worker files, as JSON lines.
+    """Append the rows of spool files of killed workers in `folder` to their files, as JSON lines.
 
     The spool files are then deleted.
     """
@@ -205,7 +205,7 @@ def recover(folder: Path) -> None:
 
 
 def _convert(spool: Path, target: Any, run_time: Callable[[float], float]) -> None:
-    """Append the rows of a spool file to the file `target` as JSON lines, without an incomplete last row."""
+    """Append the complete rows of a spool file to the file `target`, as JSON lines."""
     rest: array[float] = array("d")
     with spool.open("rb") as file:
         file.read(8)  # skip `shift_s`
@@ -217,7 +217,7 @@ def _convert(spool: Path, target: Any, run_time: Callable[[float], float]) -> No
 
 
 def _write_all(file: Any, data: Any) -> None:
-    """Write all data, in several calls if needed: one call on an unbuffered file may write only a part."""
+    """Write all data; one call of `write` on an unbuffered file may write only a part."""
     rest = memoryview(data).cast("B")
     while rest:
         rest = rest[file.write(rest) :]

@@ -29,7 +29,7 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 def summarise_if_complete(
     summarise: Callable[[Sequence[float]], float], values: Sequence[float | None]
 ) -> float | None:
-    """Return `summarise(values)`, such as their median, or None if `values` is empty or contains None."""
+    """Return `summarise(values)`, or None if `values` is empty or contains None."""
     known = [value for value in values if value is not None]
     return summarise(known) if known and len(known) == len(values) else None
 
@@ -53,7 +53,7 @@ def timed_values(values: Sequence[float], *, warmup: int, limit: int | None) -> 
 
 
 def interval95_of_times(times: Sequence[float]) -> tuple[float, float] | None:
-    """Return a 95 % confidence interval for the geometric mean of times, or None for fewer than two times."""
+    """Return a 95 % confidence interval for the geometric mean, or None for fewer than two times."""
     bounds = interval95([math.log(time_s) for time_s in times])
     return None if bounds is None else (math.exp(bounds[0]), math.exp(bounds[1]))
 
@@ -68,7 +68,7 @@ def interval95(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def interval95_of_median(values: Sequence[float], *, num_together: int = 1) -> tuple[float, float]:
-    """Return a distribution-free confidence interval for the median, with a confidence of at least 95 %.
+    """Return a distribution-free confidence interval of at least 95 % for the median.
 
     If `num_together` such intervals are computed, the probability that all of them hold is at least 95 % (Bonferroni).
     For very few values, the interval spans all of them, and its confidence can be lower.
@@ -95,7 +95,7 @@ def student_t95(freedom: float) -> float:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Ratio of two times, with its 95 % confidence interval from `low` to `high` (None for too little data)."""
+    """Ratio of two times and its 95 % interval, whose bounds are None for too little data."""
 
     value: float
     low: float | None
@@ -147,7 +147,7 @@ Numbers = npt.NDArray[np.float64]
 
 
 def block_ratio(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]], *, seed: int = 0) -> Ratio:
-    """Return the ratio of mean step times, ours / theirs, with a block-bootstrap confidence interval.
+    """Return the ratio of mean step times, ours / theirs, with a block-bootstrap interval.
 
     `ours` and `theirs` each have one list of step times per run. Step times are autocorrelated, so the bootstrap
     resamples blocks of sqrt(steps) consecutive steps; a block may wrap around the end of its run. The interval does not

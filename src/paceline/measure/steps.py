@@ -1,4 +1,4 @@
-"""Read the recorded steps of a run from worker files, and find out when each worker called a comm operation."""
+"""Read the recorded steps of a run, and when each worker called a comm operation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StepRange:
 
     @staticmethod
     def parse(text: str, option: str) -> StepRange:
-        """Parse `FIRST:END`, the value of command-line option `option`; raise UsageError if it is invalid."""
+        """Parse `FIRST:END`, the value of `option`; raise UsageError if it is invalid."""
         match = re.fullmatch(r"\s*(\d{1,18}):(\d{1,18})\s*", text, re.ASCII)
         if match is None:
             raise UsageError(f"{option} {text!r} is not a range of steps; {RULE}")
@@ -46,7 +46,7 @@ class StepRange:
 
 
 def check_within(steps: StepRange, total_steps: int, option: str) -> None:
-    """Raise UsageError if `steps`, given by command-line option `option`, exceed the run's last step."""
+    """Raise UsageError if `steps`, the value of `option`, reach beyond the run's last step."""
     if steps.end > total_steps:
         has = "1 step, number 0" if total_steps == 1 else f"{total_steps} steps, 0 to {total_steps - 1}"
         raise UsageError(
@@ -205,7 +205,7 @@ class Arrivals:
         self._steps: list[list[tuple[int, ...]]] = []
 
     def add(self, group: Mapping[int, StepLines]) -> None:
-        """Add the operations of one step of all workers, and keep only those of the last ARRIVAL_STEPS steps."""
+        """Add one step of all workers, and keep the operations of the last ARRIVAL_STEPS steps."""
         added = []
         for rank, lines in group.items():
             for op in lines.ops:
@@ -217,11 +217,11 @@ class Arrivals:
                 self._ops.pop(identity, None)
 
     def last(self, key: Key, rank: int, end_s: float) -> Arrival | None:
-        """Return the latest arrival among the workers that worker `rank`'s operation needed, itself included.
+        """Return the latest arrival among the workers that the operation of worker `rank` needs.
 
-        Return None if no other worker's arrival is known. Arrivals after `end_s`, the end of the operation on this
-        worker, are excluded, because the worker did not wait for them: a message can be buffered, and senders of a
-        gather need not wait for its root.
+        The arrival of `rank` itself is included. Return None if no other worker's arrival is known. Arrivals after
+        `end_s`, the end of the operation on this worker, are excluded, because the worker did not wait for them: a
+        message can be buffered, and senders of a gather need not wait for its root.
         """
         ops = self._ops.get(_identity(key, rank), {})
         needs_root_only = key.op in ("broadcast", "gather", "scatter") and key.peer is not None and rank != key.peer

@@ -53,7 +53,7 @@ def find_stragglers(own: Mapping[int, Sequence[OwnWork]]) -> list[Straggler] | N
 
 
 def _blocks(steps: Sequence[OwnWork], typical: Callable[[Iterable[float]], float]) -> list[Block]:
-    """Divide a worker's steps into consecutive blocks of nearly equal size, and summarise each block.
+    """Divide a worker's steps into consecutive blocks of nearly equal size; summarise each.
 
     Each block has the worker's own time by phase and in total: the mean or the median of its steps, by `typical`.
     """
@@ -93,7 +93,7 @@ def _judge(rank: int, blocks: Mapping[int, list[Block]], num_steps: int) -> Stra
 
 
 def _excess(own: list[Block], others: list[list[Block]], phase: str) -> tuple[float, list[float]]:
-    """Return the other workers' typical time in a phase, and this worker's excess over it in every block.
+    """Return the others' typical time in a phase, and this worker's excess in each block.
 
     Times are in seconds. The typical time in a block is the median of the other workers.
     """
@@ -102,7 +102,7 @@ def _excess(own: list[Block], others: list[list[Block]], phase: str) -> tuple[fl
 
 
 def _slow_phase(own: list[Block], others: list[list[Block]]) -> str:
-    """Return the phase with the largest excess, or ALL if the other phases are slow to a similar degree.
+    """Return the phase with the largest excess, or ALL if other phases are similarly slow.
 
     A phase in which this worker is faster than the others does not offset a slow one.
     """

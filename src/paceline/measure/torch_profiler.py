@@ -36,7 +36,7 @@ INTERNAL_FIELDS = {"External id", "Ev Idx", "Record function id", "Sequence numb
 
 
 class Profiler(Observer):
-    """Observer that profiles a range of steps of one worker, with the loop's phases as named ranges.
+    """Observer that profiles a range of steps of one worker, with phases as named ranges.
 
     The profiler starts and stops between two steps, so that no step includes the time of starting and stopping. The
     trace is written when the run ends.
@@ -219,7 +219,7 @@ def _run_ns(trace: ProfiledTrace, event: Mapping[str, Any]) -> int:
 
 
 def _launches(trace: ProfiledTrace, tracks: Mapping[tuple[Any, Any], Track], arrows: Arrows) -> Iterator[Event]:
-    """Yield an arrow from each kernel launch on the CPU to its kernel on the GPU, if the trace has both."""
+    """Yield an arrow from each kernel launch on the CPU to its kernel on the GPU."""
     starts = {event["id"]: event for event in trace.events if event.get("cat") == LAUNCH and event.get("ph") == "s"}
     for end in trace.events:
         if end.get("cat") != LAUNCH or end.get("ph") != "f" or end["id"] not in starts:

@@ -1,4 +1,4 @@
-"""Convert the records of a run's workers to the events of one trace, in which each worker is a process.
+"""Convert the records of all workers to events of one trace; each worker is a process.
 
 Arrows between the processes show messages, and which worker called a collective last.
 """
@@ -45,7 +45,7 @@ RATES = {
 
 @dataclass
 class WorkerLines:
-    """The lines of one worker's file that belong to a range of steps, and all its resource samples."""
+    """The lines of one worker's file for a range of steps, and all its resource samples."""
 
     rank: int
     head: Line = field(default_factory=dict)
@@ -76,7 +76,7 @@ class WorkerLines:
 
     @property
     def period_s(self) -> tuple[float, float] | None:
-        """The first begin and last end of all phases, operations and blocked times; None without any."""
+        """The begin and end of all phases, operations and blocked times; None without any."""
         timed = [*self.spans, *self.ops, *self.blocked]
         if not timed:
             return None
@@ -126,7 +126,7 @@ def _lane(worker: WorkerLines, lane: int) -> Track:
 
 
 def _loop_slices(worker: WorkerLines) -> Iterator[Slice]:
-    """Yield the slices of a worker's loop: steps, the phases of each step, and times blocked in the comm."""
+    """Yield the slices of a worker's loop: steps, phases, and times blocked in the comm."""
     for line in worker.steps:
         args = {key: line[key] for key in ("loss", "num_samples", "sent_bytes") if key in line}
         end_s = line["begin_s"] + line["iteration_s"]
@@ -154,7 +154,7 @@ def _title(line: Line) -> str:
 
 
 def _draw_operations(worker: WorkerLines) -> tuple[list[DrawnOperation], int]:
-    """Assign a worker's comm operations to tracks, such that concurrent operations are on different tracks.
+    """Assign a worker's comm operations to tracks; concurrent ones get different tracks.
 
     Return the operations and the number of tracks.
     """
@@ -181,14 +181,14 @@ def _message_arrows(drawn: Sequence[DrawnOperation], arrows: Arrows) -> Iterator
 
 
 def _message_identity(one: DrawnOperation) -> tuple[int, int, int, int]:
-    """Return a message's sender, receiver, tag and number, which are equal for its send and its receive."""
+    """Return (sender, receiver, tag, number), which is equal for a message's send and receive."""
     here, there = one.rank, one.line["peer"]
     ends = (here, there) if one.line["op"] == "send" else (there, here)
     return (*ends, one.line["tag"], one.line["number"])
 
 
 def _collective_arrows(drawn: Sequence[DrawnOperation], arrows: Arrows) -> Iterator[Event]:
-    """Yield arrows from the worker that called a collective last to each worker that waited for it."""
+    """Yield arrows from the last worker to call a collective to the workers that waited for it."""
     collectives: dict[tuple[str, int], list[DrawnOperation]] = defaultdict(list)
     for one in drawn:
         if one.line["op"] not in MESSAGES:
@@ -204,7 +204,7 @@ def _collective_arrows(drawn: Sequence[DrawnOperation], arrows: Arrows) -> Itera
 
 
 def _last_and_waiting(members: list[DrawnOperation]) -> tuple[DrawnOperation, list[DrawnOperation]]:
-    """Return the operation of a collective's last worker, and the operations of the workers that wait for it.
+    """Return the operation of a collective's last worker, and those of the waiting workers.
 
     In a broadcast or scatter, all workers wait for the root, which is returned as the last worker. In a gather, only
     the root waits.
@@ -219,7 +219,7 @@ def _last_and_waiting(members: list[DrawnOperation]) -> tuple[DrawnOperation, li
 
 
 def _resource_counters(worker: WorkerLines) -> Iterator[Event]:
-    """Yield counter events from the resource samples during, just before and just after the worker's steps."""
+    """Yield counter events from resource samples during, just before and just after the steps."""
     period_s = worker.period_s
     if period_s is None:
         return

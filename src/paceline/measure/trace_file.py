@@ -34,7 +34,7 @@ class TraceSummary:
 
 
 def write_merged(folder: Path, target: Path | None = None, steps: StepRange | None = None) -> TraceSummary:
-    """Write one trace with all workers of a run to `target`, by default the file NAME in the run's folder.
+    """Write a trace with all workers of a run to `target`, by default NAME in the run's folder.
 
     If `steps` is None, the trace covers the profiled steps, or, if none were profiled, steps in the middle of the run.
     """
@@ -84,7 +84,7 @@ def write_merged(folder: Path, target: Path | None = None, steps: StepRange | No
 
 
 def _count_lines(files: dict[int, Path]) -> tuple[Counter[int], int]:
-    """Return the number of lines in the worker files for each recorded step, and the run's number of steps."""
+    """Return the number of lines for each recorded step, and the run's number of steps."""
     counts: Counter[int] = Counter()
     total_steps = 0
     for file in files.values():

@@ -1,7 +1,7 @@
-"""Write traces in the event format of chrome://tracing and ui.perfetto.dev: JSON with times in microseconds.
+"""Write traces in the event format of chrome://tracing and ui.perfetto.dev, which is JSON.
 
-Slices of one track must be nested or disjoint, which `nested` and `lanes` ensure. An arrow must start and end within a
-slice, which `Arrows.between_slices` ensures.
+Times are in microseconds. Slices of one track must be nested or disjoint, which `nested` and `lanes` ensure. An arrow
+must start and end within a slice, which `Arrows.between_slices` ensures.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Track:
 class Slice:
     """A named interval on a track.
 
-    Times are whole nanoseconds, because rounding when the slice is written could end the nesting of slices.
+    Times are whole nanoseconds, so that nested slices stay nested when written.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Slice:
 
     @staticmethod
     def of(name: str, category: str, begin_s: float, end_s: float, args: Mapping[str, Any]) -> Slice:
-        """Return a slice of at least a nanosecond, because viewers attach no arrows to empty slices."""
+        """Return a slice of at least 1 ns, because viewers attach no arrows to empty slices."""
         begin_ns = nanoseconds(begin_s)
         end_ns = max(nanoseconds(end_s), begin_ns + 1)
         return Slice(name=name, category=category, begin_ns=begin_ns, end_ns=end_ns, args=args)
@@ -73,7 +73,7 @@ def micro(time_ns: int) -> float:
 
 
 def nested(slices: Iterable[Slice]) -> list[Slice]:
-    """Return slices sorted by time. A slice that begins inside another and ends later is cut at that slice's end."""
+    """Return slices by time, each cut at the end of the slice in which it begins."""
     found: list[Slice] = []
     around: list[Slice] = []
     for piece in sorted(slices, key=lambda piece: (piece.begin_ns, -piece.end_ns)):
@@ -87,7 +87,7 @@ def nested(slices: Iterable[Slice]) -> list[Slice]:
 
 
 def lanes(slices: Sequence[Slice]) -> list[int]:
-    """Return a lane number for each slice, with as few lanes as possible and no overlap within a lane."""
+    """Return a lane number for each slice, with as few lanes as possible and no overlap."""
     free_from: list[int] = []
     chosen = [0] * len(slices)
     for index in sorted(range(len(slices)), key=lambda index: slices[index].begin_ns):
@@ -134,7 +134,7 @@ class Arrows:
 
 
 def _clamp(moment_ns: int, piece: Slice) -> int:
-    """Return the time closest to `moment_ns` at which the slice is open, at the latest 1 ns before its end."""
+    """Return `moment_ns` moved into the slice, at the latest 1 ns before its end."""
     return min(max(moment_ns, piece.begin_ns), piece.end_ns - 1)
 
 

@@ -1,4 +1,4 @@
-"""Load the description of an accelerator chip from TOML: a built-in chip by name, or a user's file."""
+"""Load the description of an accelerator chip: a built-in chip by name, or a TOML file."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Compression:
 
 @dataclass(frozen=True, kw_only=True)
 class Energy:
-    """Energy of a multiply-accumulate and of moving one word at each memory level, all in the same unit."""
+    """Energy of a multiply-accumulate and of moving one word at each memory level, in one unit."""
 
     mac: float
     register_file: float
@@ -118,7 +118,7 @@ class Chip:
 
     @property
     def about(self) -> str:
-        """The chip's description, followed by its number of PEs, clock rate, buffer size and word size."""
+        """The chip's description, number of PEs, clock rate, buffer size and word size."""
         buffer = self.buffer.banks * self.buffer.bank_bytes + self.buffer.filter_bytes
         return (
             f"{self.description}: {self.rows} x {self.columns} PEs at {self.clock_hz / 1e6:g} MHz, "
