@@ -125,7 +125,7 @@ def accesses(shape: Shape, mapping: Mapping) -> Accesses:
 
 
 def cycles(shape: Shape, mapping: Mapping, chip: Chip) -> dict[str, Amount]:
-    """Return the cycles of one group of a layer by cause, some of which overlap in time.
+    """Return the cycles of one group of a layer by cause.
 
     The causes `compute`, `input` and `partial_sum` overlap in time. A pass begins by loading filters and the first
     window of inputs. The PEs do not multiply during that time, because a PE has room for only one set of filters and

@@ -147,8 +147,8 @@ _NUMBER = r"\d{1,9}"
 class Shape:
     """Sizes of a convolution, checked on construction.
 
-    In the papers on Eyeriss, it has N images of C channels with H x W pixels, and M filters of C channels with R x S
-    weights.
+    In the notation of the papers on Eyeriss, N images have C channels of H x W pixels, and M filters have C channels of
+    R x S weights.
     """
 
     num_images: int = 1

@@ -1,6 +1,7 @@
 """Compute the memory accesses, energy and texts of a simulated convolution.
 
-Accesses are counted by the same rules as in `row_stationary`. PEs are processing elements.
+Accesses are counted by the same rules as in `row_stationary`. `placement` explains logical sets of processing elements
+(PEs), strips, folds and passes.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ def conv_accesses(simulation: Simulation) -> Accesses:
 
 
 def _loads(plan: Placement, one: Pass) -> tuple[int, int, int, int]:
-    """Return weights and inputs received by PEs in a pass, then those read from the buffer.
+    """Return four numbers of words that a pass moves.
 
-    Their order is: weights received, inputs received, weights read, inputs read.
+    They are the weights and the inputs that PEs receive, then the weights and the inputs that are read from the buffer.
     """
     shape = plan.shape
     rows = 1 if plan.is_serial else len(one.kernel_rows)

@@ -1,6 +1,7 @@
 """Simulate a convolution on an array of processing elements (PEs), with numpy arrays over all PEs.
 
-The simulation runs in passes. A pass is the work of the array between two loads of filters (see `placement`).
+The simulation runs in passes. A pass is the work of the array between two loads of filters. `placement`
+explains logical sets, strips and folds.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class Simulation:
 
     @classmethod
     def of(cls, operands: Operands, timing: Timing, array: tuple[int, int] | None = None) -> Simulation:
-        """Place a convolution on an array of (rows, columns) PEs, by default the logical set."""
+        """Place a convolution on an array of (rows, columns) PEs; None makes it as large as one set."""
         if array is not None and min(array) < 1:
             raise UsageError(f"an array of {array[0]} x {array[1]} has no PEs; give at least 1x1")
         shape = operands.shape

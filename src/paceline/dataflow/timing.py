@@ -110,7 +110,7 @@ class Schedule:
 
 
 def _covered(spans: tuple[Cycles, Cycles]) -> int:
-    """Return the number of cycles in which an operation runs, from starts and ends."""
+    """Return the number of cycles in which an operation runs; `spans` has the operations' starts and ends."""
     order = np.argsort(spans[0], kind="stable")
     starts, ends = spans[0][order], np.maximum.accumulate(spans[1][order])
     gaps = np.maximum(starts[1:] - ends[:-1], 0)

@@ -90,8 +90,8 @@ def nap(seconds: float) -> None:
 class Injector(Observer):
     """Observer of the training loop that applies injections to this worker.
 
-    It also receives the blocked times of the worker's comms, because a `factor` applies only to the time of a phase in
-    which the worker is not blocked in communication.
+    The injector also listens to the worker's comms for blocked times, because a `factor` applies only to the time of a
+    phase in which the worker is not blocked in communication.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Injector(Observer):
 class _Listener:
     """Comm listener that reports blocked times to the injector and events to the recorder.
 
-    `before` is the recorder, or None without one. It receives only the events of steps that it records.
+    `before` is the recorder, or None without one. The recorder receives only the events of steps that it records.
     """
 
     def __init__(self, before: Any, on_blocked: Callable[[tuple[float, float]], None]) -> None:

@@ -245,9 +245,9 @@ class SplitSum:
         self._workers: dict[int, WorkerSum] = {}
 
     def add(self, step: int, splits: Mapping[int, StepSplit]) -> None:
-        """Add one step of all workers, weighted by the number of steps that it stands for.
+        """Add one step of all workers, weighted by the number of steps that it represents.
 
-        In a long run, the spans of only some steps are recorded, and each of these stands for several steps.
+        In a long run, the spans of only some steps are recorded, and each of these represents several steps.
         """
         caused = caused_waiting({rank: split.waits for rank, split in splits.items()})
         for rank, split in splits.items():
