@@ -130,9 +130,9 @@ def _best(measure: Callable[[], float], asked: float | None, attempts: int) -> f
 
 @contextmanager
 def _listening(cluster: Cluster, index: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Context manager: run a process in a node that accepts one connection and measures it.
+    """Context manager: run a process in a node that serves one connection; yield the process and its port.
 
-    Returns the process and its port. The process is killed after the block.
+    As its peer requests, it sends each byte back, or measures the rate of arriving bytes. It is killed after the block.
     """
     popen = _start(cluster, index, ["listen", cluster.nodes[index].address], with_shares=False)
     assert popen.stdout is not None

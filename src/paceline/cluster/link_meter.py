@@ -1,6 +1,6 @@
 """Measure TCP throughput, round-trip time and CPU share; `cluster.check` runs this program inside emulated nodes.
 
-python -m paceline.cluster.link_meter listen ADDRESS            prints its port, then bytes received and seconds taken
+python -m paceline.cluster.link_meter listen ADDRESS            prints its port; after `send`, also bytes and seconds
 python -m paceline.cluster.link_meter send ADDRESS PORT SECONDS
 python -m paceline.cluster.link_meter ping ADDRESS PORT TIMES   prints the median round trip in seconds
 python -m paceline.cluster.link_meter spin SECONDS PROCESSES    prints the CPU seconds used per second

@@ -1,10 +1,11 @@
 """Memory accesses of other accelerator dataflows, as baselines for the row-stationary dataflow.
 
 The baselines are weight-, output- and input-stationary, and no local reuse. They use the processing elements (PEs),
-buffer and DRAM of the same chip. A PE holds one word of the stationary data and has no scratch pads.
+buffer and DRAM of the same chip. A PE holds one word of the stationary data, if there is any, and has no scratch pads.
 
-The PEs compute a block of a layer in parallel. The partial sums of a tile of outputs are in the buffer at once. Each
-function returns the accesses of all candidates: every block and tile that fit the chip. For a fair comparison,
+The PEs compute one block of a layer at a time, in parallel. With output-stationary, partial sums stay in the PEs. With
+the other dataflows, the buffer holds the partial sums of one tile of outputs at a time. The function of each dataflow
+returns the accesses of all candidates, which are sizes of blocks and tiles that fit the chip. For a fair comparison,
 `best_accesses` uses the candidate with the least energy.
 """
 

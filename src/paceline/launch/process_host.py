@@ -84,7 +84,7 @@ class ProcessHost(ABC):
         return ""
 
     def hint(self, index: int, code: int) -> str:
-        """Return the location of a process that died, and a likely cause of its exit code, for the error message."""
+        """Return the location of a dead process, and a likely cause of its exit code, for the error message, or ""."""
         del index, code
         return ""
 

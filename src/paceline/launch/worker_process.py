@@ -64,7 +64,10 @@ def serve(pipe: MessageChannel) -> NoReturn:
 
 
 def _open_store(order: OpenStore) -> tuple[Any, Reply]:
-    """Open the rendezvous store of all workers here. Return the store (None after an error) and the reply."""
+    """Open the store through which all workers find each other, in this process. Return the store and the reply.
+
+    The store is None after an error.
+    """
     from paceline.comm.torch import open_store_at
 
     try:

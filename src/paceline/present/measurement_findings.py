@@ -104,7 +104,7 @@ def stragglers(rows: Sequence[Row], recipe: Recipe | None = None) -> list[Findin
 
 
 def straggler_words(named: Sequence[Straggler]) -> str:
-    """Describe how much slower a straggler is than the other workers in one phase.
+    """Describe how much more time a straggler needs than the other workers, in one phase or in all phases.
 
     `named` has a measurement for each strategy under which this straggler was found.
     """

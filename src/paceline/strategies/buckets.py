@@ -97,7 +97,7 @@ def plan_buckets(
 class GradientBuckets:
     """The gradients of one worker, stored in vectors of the comm and exchanged bucket by bucket in order.
 
-    `is_scattered`: buckets are reduce-scattered, so that each worker gets a slice of the sums, not all-reduced.
+    `is_scattered`: buckets are reduce-scattered instead of all-reduced, so each worker gets only a slice of the sums.
     `is_shared`: the sums may be in memory that all workers read. `divisor`: bucket lengths are multiples of it.
     """
 

@@ -155,7 +155,7 @@ class GradientBuffers(ScaledLoss):
 
 
 class DetectsUnreached:
-    """Marks a strategy that handles parameters without a gradient on any worker: it sets their `grad` to None.
+    """Marks a strategy that sets `grad` to None for each parameter of which no worker has a gradient.
 
     `GradientPolicy.none_where_unreached` asks for this. For other strategies that average gradients,
     `paceline.parallel` does it, with one more all-reduce.

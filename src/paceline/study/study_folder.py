@@ -116,9 +116,10 @@ class _StudySummary(msgspec.Struct):
 
 
 def find_unfinished_folder(first: StudyResult, request_keys: tuple[str, ...], out: Path) -> Path | None:
-    """Return the folder of the newest unfinished study in `out` that has the same request as `first`, or None.
+    """Return the folder of the newest unfinished study in `out` that the user requested in the same way, or None.
 
-    Raises UsageError if another process is running that study.
+    `first` is the result of the new study before its first run. Two requests are the same if all fields `request_keys`
+    of their results are equal. Raises UsageError if another process is running the study that was found.
     """
     unfinished: list[tuple[str, Path]] = []
     for file in out.glob(f"*/{STUDY_FILE}"):

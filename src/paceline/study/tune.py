@@ -185,7 +185,7 @@ class Tune(Study):
         return [entry for entry in self.candidates.entries if entry.label in passed]
 
     def _rows(self, tables: Sequence[RungResult], progress: Progress) -> list[Row]:
-        """Return the candidates of the last rung (round) that has results as rows, compared with each other."""
+        """Return a row for each candidate of the last rung (round) that has results, compared with the other rows."""
         labels = [entry.label for entry in self.candidates.entries]
         keys_by_rung = [[_cell_key(rung, label) for label in labels] for rung in reversed(self.rungs)]
         keys = next((keys for keys in keys_by_rung if any(map(progress.results_of, keys))), [])

@@ -135,7 +135,10 @@ def _pe_table(simulation: Simulation) -> Table[PEContents]:
 
 
 def _lanes(lanes: list[list[Any]]) -> str:
-    """Format the values of each channel. Only the first few channels and values are shown."""
+    """Format the values of each lane of a PE; only the first few lanes, and the first few values of each, are shown.
+
+    A lane has the values of one channel or, under the execution model `serial`, of one channel and kernel row.
+    """
     text = " | ".join(
         " ".join(number_text(value) for value in lane[:12]) + (" ..." if len(lane) > 12 else "") for lane in lanes[:3]
     )

@@ -216,8 +216,8 @@ def _stage_row(plan: ExperimentPlan, key: str, stage: Stage) -> OurRow:
 def _stage_key(stage: Stage, chosen: str) -> str:
     """Return the key of a quantization stage.
 
-    Every calibration method has a stage with int8 activations. The key of that stage contains the method, except for
-    the chosen method.
+    Every calibration method has a stage with int8 activations. The key of such a stage ends with the method, unless it
+    is the chosen one.
     """
     if stage.stage != ACTIVATIONS or stage.calibration == chosen:
         return stage.stage
