@@ -1,4 +1,4 @@
-"""Base class and helper functions of strategies that average weights: copies as vectors, and bounds of their distance."""
+"""Base class and helper functions of strategies that average weights: vectors of weights, bounds of their distance."""
 
 from __future__ import annotations
 
