@@ -26,7 +26,7 @@ def register() -> None:
 def _create(options: Any, backend_options: Any) -> Any:
     """Create a process group: on shared memory if some workers share a host, else gloo.
 
-    It is gloo too if a worker cannot use shared memory or a host has more than MAX_WORKERS workers.
+    Gloo is also used if a worker cannot use shared memory or a host has more than MAX_WORKERS workers.
     """
     del backend_options
     rank, world_size, timeout = options.group_rank, options.group_size, options.timeout

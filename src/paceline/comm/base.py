@@ -61,7 +61,7 @@ class Comm(MessageCollectives):
 
     @classmethod
     def connect(cls, config: CommConfig) -> Comm:
-        """Connect this worker to its peers. All workers must call it, within the time limit of each other."""
+        """Connect this worker to its peers. All workers must call it, at most `config.timeout_s` apart."""
         raise NotImplementedError(f"comm {cls.name} does not connect processes ({config})")
 
     def __init__(self, rank: int, world_size: int) -> None:
@@ -251,7 +251,10 @@ class Comm(MessageCollectives):
         return self._begin_bytes(op, tensor.numel() * tensor.element_size(), peer, tag)
 
     def _begin_bytes(self, op: str, nbytes: int, peer: int | None = None, tag: int = 0) -> OpenOperation | None:
-        """Count an operation; return it as an OpenOperation if the listener records this step, else None."""
+        """Count an operation; return it as an OpenOperation if the listener records this step, else None.
+
+        Inside `uncounted`, do nothing and return None.
+        """
         if not self._is_counting:
             return None
         self.counter.add(Operation(op, nbytes, peer))

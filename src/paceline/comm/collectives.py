@@ -164,7 +164,7 @@ class Reduction:
 
 
 class SharedVector:
-    """A vector that is equal on all workers after each `gather`. Here every worker has its own copy.
+    """A vector of which each worker writes its own slices and gets the others by `gather`. Here each worker has a copy.
 
     A comm with shared memory provides a subclass in which all workers use the same memory.
     """

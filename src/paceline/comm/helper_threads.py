@@ -24,7 +24,7 @@ def spare_cores(num_workers: int) -> int:
 
 
 class HelperThreads:
-    """The helper threads of a worker: one runs queued jobs in order, the others process blocks of shared jobs."""
+    """The helper threads of a worker: the ordered thread runs queued jobs, the others process blocks of shared jobs."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -38,11 +38,11 @@ class HelperThreads:
             thread.start()
 
     def submit(self, job: Job) -> None:
-        """Queue a job on the ordered helper thread."""
+        """Queue a job for the ordered thread, which runs jobs in the order of their submission."""
         self._jobs.put(job)
 
     def share(self, job: Job, count: int) -> None:
-        """Make up to `count` of the unordered threads call `job`, which is the method `run` of a SharedJob."""
+        """Let up to `count` of the other threads call `job`, which is the method `run` of a SharedJob."""
         for _ in range(min(count, self.size - 1)):
             self._shared_jobs.put(job)
 
@@ -57,7 +57,8 @@ class HelperThreads:
 class SharedJob(Generic[Block]):
     """A job divided into blocks. Every thread that calls `run` processes blocks until none is left.
 
-    The thread that completes the last block calls `when_done`, with the error of a block if one failed.
+    The thread that completes the last block calls `when_done`, with the error of a block if one failed. If there are no
+    blocks, the constructor calls `when_done`.
     """
 
     def __init__(self, blocks: Sequence[Block], do: Callable[[Block], object], when_done: WhenDone) -> None:

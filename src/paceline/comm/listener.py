@@ -12,7 +12,7 @@ from typing import Any, Protocol
 # For operations of at least this size, a callback at completion costs little compared with the operation itself.
 BACKGROUND_BYTES = 512 << 10
 
-NO_WAIT_S = 2e-6  # after a shorter wait, the operation was complete already
+NO_WAIT_S = 2e-6  # a shorter wait means that the operation was complete already
 LAUNCH_S = 20e-6  # a shorter call only started the operation
 
 

@@ -30,7 +30,7 @@ class CommGroup(dist.ProcessGroup):
         self._gloo = gloo
         self._queue = WorkQueue()
         if gloo is not None:
-            # torch forwards the methods that this class does not override to gloo.
+            # For methods that this class does not override, torch calls gloo.
             custom = dist.ProcessGroup.BackendType.CUSTOM
             self._set_default_backend(custom)
             self._register_backend(torch.device("cpu"), custom, gloo)

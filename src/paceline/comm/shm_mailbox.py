@@ -67,8 +67,8 @@ class Mailbox:
     def receive_any(self, tensor: Tensor, tag: int, has_other: Callable[[], bool] | None = None) -> int:
         """Receive a message with this tag from any peer and return the peer's rank; several senders take turns.
 
-        `has_other` tells whether a message with this tag has arrived over the network; as soon as it returns True, this
-        method returns -1. The thread that learns of network messages must wake this worker.
+        `has_other` tells whether a worker on another node has announced a message with this tag. As soon as it returns
+        True, this method returns -1 without a message. The thread that receives announcements must wake this worker.
         """
         inboxes = list(self._in.values())
         arrived: list[_Inbox] = []
@@ -172,7 +172,10 @@ class MailboxChannel:
 
     @staticmethod
     def entry(index: int) -> int:
-        """Return the position in `words` of the first word of an entry: offset, bytes, tag, bytes of the message."""
+        """Return the position of an entry in `words`.
+
+        An entry has four words: offset and bytes of a piece, tag, and bytes of the whole message.
+        """
         return (2 + index % ENTRIES) * WORDS_PER_LINE
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from paceline.errors import RunError
 
-TOKEN_BYTES = 32
+TOKEN_BYTES = 32  # random bytes by which a peer recognises the memory of its own run
 HEADER_BYTES = 4096  # a page that holds the token; offsets into a segment count from the end of this header
 LINE_BYTES = 64  # a cache line; data that different processes write must not share one
 MEMMOVE_BYTES = 64 << 10  # from this size on, the C library copies faster than torch

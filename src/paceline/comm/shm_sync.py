@@ -92,7 +92,8 @@ class ShmWaiter:
     def wait(self, first_missing: Callable[[], int], *, whom: str = "") -> None:
         """Wait until `first_missing` returns -1; a return value of 0 or more is the rank of a peer to wait for.
 
-        Raise CommError if a peer's process has ended or after the time limit; its text names the peer, or `whom`.
+        Raise CommError if the process of any peer has ended, or after the time limit. The error after the time limit
+        names the missing peer, or `whom` if this is not empty.
         """
         if first_missing() < 0:
             return
@@ -205,7 +206,7 @@ class Collective(NamedTuple):
 
 
 class Counters:
-    """Counters of each worker's progress that only grow; each worker writes only its own cache line.
+    """Counters of each worker's progress, which never decrease; each worker writes only its own cache line.
 
     They count the pieces of a tensor (in a comm) or the ranges of a vector (in a reduction).
     """

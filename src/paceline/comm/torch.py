@@ -295,7 +295,10 @@ def existing_world() -> tuple[int, int, Store] | None:
 
 
 def wait_for(store: Store, key: str, timeout_s: float) -> bytes | None:
-    """Wait until a peer sets `key` in a store, and return its value; return None after the time limit."""
+    """Wait until a peer sets `key` in a store, and return its value; return None after the time limit.
+
+    Raise CommError if the process that hosts the store has ended.
+    """
     try:
         store.wait([key], timedelta(seconds=timeout_s))
         return bytes(store.get(key))
