@@ -53,7 +53,7 @@ class GradientPolicy:
 
 
 OWN_LOOP = GradientPolicy()
-# The user's code may clip, unscale or replace gradients, and calls backward and step when it likes.
+# The user's code may clip, unscale or replace gradients, and calls backward and step at any time.
 USER_LOOP = GradientPolicy(
     in_place_allowed=False, partial_allowed=False, none_where_unreached=True, knows_last_backward=False
 )

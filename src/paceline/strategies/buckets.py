@@ -186,7 +186,10 @@ class GradientBuckets:
         self._reset()
 
     def set_gradients(self) -> None:
-        """Set the parameters' gradients to the sums, or to None where no worker's backward produced a gradient."""
+        """Set the parameters' gradients to the sums.
+
+        With `none_where_unreached`, set a gradient to None if no worker's backward produced it.
+        """
         if self.is_in_place:
             for parameter, result in zip(self.parameters, self.results, strict=True):
                 parameter.grad = result

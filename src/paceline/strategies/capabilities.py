@@ -201,7 +201,7 @@ class Tunable:
     """A strategy that `paceline tune` tries by default, when the user names no strategies."""
 
     tuned_options: ClassVar[Mapping[str, TunedValues]] = {}  # options that `tune` varies, and their values
-    is_tried: ClassVar[bool] = True  # False: a base class is tunable, but this strategy is only a baseline
+    is_tried: ClassVar[bool] = True  # False: not tried by default, although a base class is tunable
 
 
 _CAPABILITIES: tuple[type, ...] = (

@@ -94,7 +94,8 @@ class GradientsOrWeights(GradientAveraging):
     """Base class of strategies that average gradients or, with average=weights, the weights after each worker's step.
 
     Weights are also averaged in proportion to samples. Averaging weights gives the same result as averaging gradients
-    only if the optimiser's step is linear in the gradient, as in plain SGD, but not in SGD with momentum or Adam.
+    only if the optimiser is linear in the gradients: with SGD, but not with Adam. With momentum, which stays on each
+    worker, this also requires that the workers' shares of the global batch are the same in every step.
     """
 
     average: Literal["gradients", "weights"] = "gradients"

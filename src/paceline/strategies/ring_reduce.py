@@ -46,8 +46,8 @@ def sum_there_and_back(
 ) -> None:
     """Sum a vector over workers in place: reduce from the first worker to the last, then send the sum back.
 
-    The vector is sent in equal pieces, and a worker forwards each piece as soon as it has added its own values. A
-    worker first waits for a final sum when the first one can have arrived, so that both directions are busy at once.
+    The vector is sent in equal pieces, and a worker forwards each piece as soon as it has added its own values. While
+    final sums of earlier pieces return, the worker adds to later pieces, so that both directions are busy at once.
     """
     rank, last = comm.rank, comm.world_size - 1
     pieces = split_pieces(vector, piece_bytes)

@@ -130,7 +130,8 @@ class Server:
     def serve_on_arrival(self, max_lead: float = math.inf) -> None:
         """Apply each gradient on arrival, until all workers have sent FINISH.
 
-        The answer to a worker that is more than `max_lead` steps ahead of the slowest one is delayed.
+        The answer to a worker that is more than `max_lead` steps ahead of the slowest one is delayed, unless a stop was
+        requested. The gradient of a step without samples (weight 0) is not applied.
         """
         share, vector = self.share, self.share.empty_vector(self.share.wire_dtype)
         steps_done = dict.fromkeys(range(self.num_workers), 0)  # steps of each worker that has not sent FINISH

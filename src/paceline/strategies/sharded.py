@@ -66,7 +66,7 @@ class Sharded(Bucketed, ShardedOptimizer):
         self._place_parameters()
         self._shards = [shard for bucket in self._buckets.buckets for shard in self._shards_of(bucket)]
         self._optimizer = self._inner_optimizer()
-        # Gradients are set only once if sums are in the same memory in every step and the user's loop keeps them.
+        # Gradients are set only once if the sums need no cast and no user's loop can replace gradients.
         self._has_lasting_gradients = worker.gradient_policy.partial_allowed and all(
             self._buckets.reductions[shard.kind].result.dtype == shard.parameter.dtype for shard in self._shards
         )

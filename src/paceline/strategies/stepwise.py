@@ -56,7 +56,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
 
     name: ClassVar[str] = "stepwise"
 
-    num_vectors: ClassVar[int] = SEND_BUFFERS + 2  # of these one measures how far averaging moves a replica
+    num_vectors: ClassVar[int] = SEND_BUFFERS + 2  # one is a copy, to measure how far averaging moves a replica
 
     form: Literal["chunks", "whole"] = "chunks"  # whole: the vector is one chunk, which starts at one worker
     rotate: bool = True  # false: chunks always start at the same workers, which then dominate; for studies only

@@ -29,7 +29,7 @@ class WeightAveraging(BufferEstimate, Strategy):
     """Base class of strategies that average weights after the optimiser's step; a subclass implements `average`.
 
     Replicas are weighted equally, whatever their number of samples in a step. A worker without samples in a step is
-    averaged like the others; only its momentum changes its weights.
+    averaged like the others; only momentum and weight decay change its weights.
     """
 
     num_vectors: ClassVar[int] = 1  # vectors of a replica's length that a worker needs for averaging
