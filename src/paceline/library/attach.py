@@ -205,8 +205,9 @@ class Attachment:
     def _synchronise_late(self) -> None:
         """Synchronise gradients just before the optimiser's step, if no backward pass of this step has done so.
 
-        In that case either no backward pass reached a parameter, or all ran inside no_sync(). Raises RunError in the
-        second case if the strategy wraps the model (ddp), since it can synchronise only during backward.
+        In that case no backward pass reached a parameter, all ran inside no_sync(), or the step had fewer backward
+        passes than the option `accumulate`. Raises RunError if all ran inside no_sync() and the strategy wraps the
+        model (ddp), since it can synchronise only during backward.
         """
         if self._averages_gradients:
             self._num_synchronised += 1

@@ -35,9 +35,11 @@ def shard(loader: DataLoader[Any], *, seed: int = 0) -> ShardedLoader:
     The loader's `batch_size` is that of one worker. If the loader shuffles, `seed` and the epoch determine the order of
     the samples. Otherwise the samples keep their order. Each `iter()` starts the next epoch. If too few samples for a
     full batch on every worker remain at the end of an epoch, they are divided among the workers, and each worker's
-    gradients are weighted by its number of samples. If fewer samples than workers remain, they are dropped.
+    gradients are weighted by its number of samples. If the loader has drop_last=True, or if fewer
+    samples than workers remain, the remaining samples are dropped.
 
-    If the data set is an IterableDataset, each of N workers gets every N-th sample of it.
+    If the data set is an IterableDataset, each of N workers gets every N-th sample of it. If fewer than N samples
+    remain at the end, they are dropped.
     """
     session = current("shard")
     if not isinstance(loader, DataLoader):
