@@ -1,8 +1,8 @@
 """Memory that a worker needs for any batch size, extrapolated from training on two small batches.
 
-A dispatch mode records every allocation while a worker trains on the two batches. Both allocate and free in the same
-order, so each allocation has two recorded sizes, which determine its size as a linear function of the number of
-samples. Replaying all allocations with the sizes for another batch gives the peak memory of that batch.
+A dispatch mode records every allocation while a worker trains on the two batches. Usually both allocate and free in
+the same order, so each allocation has two recorded sizes, which determine its size as a linear function of the number
+of samples. Replaying all allocations with the sizes for another batch gives the peak memory of that batch.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class Lars(_LayerwiseOptimizer):
 class Lamb(_LayerwiseOptimizer):
     """Layer-wise Adam for large batches (You et al. 2020), with the bias correction of the paper's Algorithm 2.
 
-        m, v  = running means of g and g * g, each divided by its bias
+        m, v  = running means of g and g * g, divided by 1 - beta1 ** step and 1 - beta2 ** step
         u     = m / (sqrt(v) + eps) + decay * w
         w     = w - lr * |w| / |u| * u
 

@@ -29,8 +29,8 @@ _IGNORED = -100  # the target that F.cross_entropy ignores
 class Objective:
     """A loss with an optional accuracy.
 
-    `count_correct` returns the numbers of correct and of all predictions, `fraction_correct` a fraction from 0 to 1. At
-    most one of them is set.
+    `count_correct` returns the numbers of correct and of all predictions; `fraction_correct` returns their quotient,
+    from 0 to 1. At most one of them is set.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Objective:
         fraction = float(self.fraction_correct(output, target))
         if not 0 <= fraction <= 1:
             raise UsageError(f"accuracy of loss {self.name!r} returned {fraction:g}; return a fraction from 0 to 1")
-        # Count elements of the target rather than samples: a fraction of text positions, too, becomes a whole number.
+        # Multiply by elements of the target, not by samples: then a fraction of text positions gives a whole number.
         num_targets = first_tensor(target).numel()
         return round(fraction * num_targets), num_targets
 

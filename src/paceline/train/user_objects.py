@@ -75,7 +75,10 @@ _REMEDY = "define them in a file, and import them from there or pass its name: '
 
 
 def unpack(data: bytes) -> None:
-    """Register the objects that the parent process packed. Unsafe for bytes from anywhere else, which are unpickled."""
+    """Register the objects that the parent process packed.
+
+    Pass no bytes from any other source: unpickling them can run arbitrary code.
+    """
     _objects.update(pickle.loads(data))
 
 
