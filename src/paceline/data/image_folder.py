@@ -155,7 +155,7 @@ def _find_split(root: Path, names: tuple[str, ...]) -> Path:
 
 
 def _images_by_class(split: Path) -> dict[str, list[Path]]:
-    """Return the image files of every class, by class name. Both are sorted; hidden entries are ignored."""
+    """Return the image files of every class, by class name. Classes and files are sorted. Hidden ones are ignored."""
     folders = _visible_entries(split, Path.is_dir)
     if not folders:
         raise UsageError(f"{split} has no class folders in it; put each class's images in a folder {split / 'CLASS'}")
