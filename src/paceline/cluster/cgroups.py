@@ -197,8 +197,8 @@ def limit_groups(layout: ClusterLayout) -> None:
 def weight_files(controller: Controller, layout: ClusterLayout) -> Iterator[tuple[str, str]]:
     """Yield the names and contents of files to write to a cluster's folder.
 
-    They set the cluster's CPU weight to its number of cores. By default, the kernel would give all its nodes together
-    the weight of one process.
+    They set the cluster's CPU weight in proportion to its number of cores. By default, the kernel would give all nodes
+    of the cluster together the weight of one process. For other controllers nothing is yielded.
     """
     if controller.name == "cpu":
         num_cores = sum(math.ceil(node.cpus or 1) for node in layout.nodes)

@@ -116,7 +116,7 @@ def find_cluster(name: str) -> Cluster:
 
 @contextlib.contextmanager
 def find_or_build(which: str, *, without_cpu_shares: bool) -> Iterator[Cluster]:
-    """Context manager: return the running cluster named `which`, or start one from settings such as `nodes=4`.
+    """Context manager: yield the running cluster named `which`, or start one from settings such as `nodes=4`.
 
     A cluster that was started is removed after the block.
     """
@@ -180,7 +180,7 @@ def _node_layout(config: ClusterConfig, index: int, num_cores: int) -> NodeLayou
 
 
 def _free_subnet(used: set[str]) -> str:
-    """Return the first three numbers of a /24 subnet that no running cluster uses.
+    """Return the first three numbers of a /24 subnet that no running cluster uses; 10.78.0 if all of 10.77.* are used.
 
     If two clusters get the same subnet in a race, this is harmless, since their networks are isolated.
     """

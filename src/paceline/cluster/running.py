@@ -191,7 +191,8 @@ def wait_for_end(pid: int, timeout_s: float) -> bool:
 def take_down(name: str) -> None:
     """Remove a cluster that `paceline cluster up` started, and wait until its keeper has ended.
 
-    Raises UsageError for a cluster that belongs to a running process or to another user.
+    Raises UsageError if there is no such cluster, or if it belongs to a running process or to another user. Raises
+    RunError if the keeper does not end within `DOWN_S`.
     """
     keeper = find_keeper(name, living_keepers())
     if keeper.layout.parent:
