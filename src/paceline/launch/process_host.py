@@ -57,7 +57,7 @@ class WorkerProcess:
 
 
 class ProcessHost(ABC):
-    """Base class for starting the processes of a pool, which calls `open` before they start, `close` after they end."""
+    """Base class for starting the processes of a pool. The pool calls `open` before they start, `close` afterwards."""
 
     # Whether every worker is a child of this process on this host, so that messages may be pickles.
     is_forked: bool = True
@@ -84,7 +84,10 @@ class ProcessHost(ABC):
         return ""
 
     def hint(self, index: int, code: int) -> str:
-        """Return the location of a dead process, and a likely cause of its exit code, for the error message, or ""."""
+        """Return text that the error message about a dead process ends with; by default "".
+
+        It contains the location of the process and, if known, the likely cause of the exit code `code`.
+        """
         del index, code
         return ""
 
