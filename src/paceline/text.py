@@ -11,7 +11,7 @@ _SEQUENCE = re.compile("(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]")
 # Control characters (C0, C1 and DEL, except line feed and tab), marks and overrides of the writing direction, and
 # separators of lines and paragraphs.
 _INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-# Half of a surrogate pair, from JSON or from a file name that is not UTF-8. Printing it would fail to encode it.
+# Half of a surrogate pair, from JSON or from a file name that is not UTF-8. Printing it would raise an encoding error.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _UNPRINTABLE = re.compile(f"{_INVISIBLE.pattern}|{_SURROGATE.pattern}")
 _LONG_WORD = re.compile(r"(\S{200})\S{100,}(\S{50})")
