@@ -66,7 +66,7 @@ def _story(simulation: Simulation) -> Json:
 
 
 def _pass(simulation: Simulation, one: Pass) -> Json:
-    """Return the values that each PE holds during a pass (the work between two filter loads)."""
+    """Return the start cycle of a pass (the work between two filter loads), and the values that each PE holds in it."""
     found = [
         {
             "place": list(held.place),

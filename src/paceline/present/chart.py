@@ -132,9 +132,10 @@ def label_of(row: ShownRow) -> str:
 
 
 def wrapped_label_of(row: ShownRow) -> str:
-    """Return the label of a row for an axis, broken into lines before its options and its codec.
+    """Return the label of a row for an axis, broken into lines of at most `TICK_WIDTH` characters.
 
-    A label that needs more than `MAX_LINES` lines is replaced by the short label.
+    A line ends before an option, a codec or a space, or after a comma; a longer piece of the label is cut. A label that
+    needs more than `MAX_LINES` lines is replaced by the short label.
     """
     lines = _lines(row.label)
     if len(lines) > MAX_LINES:

@@ -38,9 +38,9 @@ def write_figures(page: Page, folder: Path) -> list[Path]:
 
 
 def find_browser() -> str | None:
-    """Return the path in the environment variable PACELINE_CHROMIUM, or else of an installed browser.
+    """Return the path of a browser: the value of the environment variable PACELINE_CHROMIUM, if it is set.
 
-    Returns None if no browser of `BROWSERS` is installed.
+    Otherwise, return the path of the first browser of `BROWSERS` that is installed, or None if none is.
     """
     return os.environ.get("PACELINE_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
 

@@ -186,7 +186,7 @@ def _workers_column(places: Visibility) -> RowColumn:
 def _spread_columns(*, has_interval: bool) -> list[RowColumn]:
     """Return the columns of the 95 % interval of the time per iteration.
 
-    A terminal shows the 95th percentile instead if there is no interval, which needs several repeats.
+    Without several repeats there is no interval, and a terminal shows the 95th percentile of steps instead.
     """
     return [
         Column(

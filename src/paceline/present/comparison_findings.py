@@ -40,7 +40,8 @@ def headline(rows: Sequence[Row]) -> Finding:
     if len(competing) == 1:
         return Finding(f"{fastest.label}: {_time(fastest, where)}.", kind="headline")
     verdicts = {row.label: row.versus_fastest.verdict for row in competing if row is not fastest and row.versus_fastest}
-    # The verdict "faster" counts as a tie: the median ratio of paired repeats is below one, but the time is not.
+    # A row can be "faster" than the fastest row: if only its paired repeats are faster and not its median time, or if
+    # its guarantee is neither exact nor lossy (see `fastest_of`). Both count as a tie here.
     ties = [label for label, verdict in verdicts.items() if verdict not in ("slower", ONE_REPEAT)]
     if len(ties) == len(verdicts):
         same = join_words([fastest.label, *ties])
@@ -86,7 +87,10 @@ def speed(rows: Sequence[Row]) -> list[Finding]:
 
 
 def one_repeat(rows: Sequence[Row], repeats: int | None) -> list[Finding]:
-    """Return a caution if there is only one repeat, which cannot distinguish a difference from noise."""
+    """Return a caution if several strategies compete and there is only one repeat.
+
+    One repeat cannot distinguish a difference from noise.
+    """
     if repeats != 1 or len(rivals(rows)) < 2 or len(rows) < 2:
         return []
     return [Finding(ONE_REPEAT_TEXT, "Speed", "caution")]
@@ -95,7 +99,8 @@ def one_repeat(rows: Sequence[Row], repeats: int | None) -> list[Finding]:
 def against_one_worker(rows: Sequence[Row]) -> list[Finding]:
     """Return a finding with the speed-up of the fastest strategy over one worker at the same global batch.
 
-    If one worker is faster, the finding is a problem.
+    If one worker is faster, the finding is a problem. If one worker was not measured, the finding says so. If no row
+    has several workers, one worker is the fastest row, or rows were not compared, return none.
     """
     title = "Against one worker"
     fastest = fastest_row(rows)

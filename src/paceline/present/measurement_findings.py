@@ -143,7 +143,7 @@ def target(rows: Sequence[Row]) -> list[Finding]:
     """Return a finding on the strategies that reached the target accuracy.
 
     It has the steps, seconds and bytes of the first strategy to reach the target, and the seconds of others that did.
-    Strategies that did not reach the target are a problem.
+    Baselines, such as one worker, are listed last. Strategies that did not reach the target are a problem.
     """
     title = "Target accuracy"
     asked = [(row, row.target) for row in rows if row.target is not None]
@@ -193,7 +193,7 @@ def _missed(row: Row, one: Target) -> str:
 
 
 def traffic(rows: Sequence[Row]) -> list[Finding]:
-    """Return a finding on the worker whose sent bytes (kernel) differ most from the prediction."""
+    """Return a finding on the worker for which the kernel's count of sent bytes differs most from the prediction."""
     ratios = [
         (one.kernel_sent_bytes / one.predicted_sent_bytes - 1, row.label, one.rank)
         for row in rows

@@ -60,7 +60,7 @@ def short_milliseconds(value_s: float | None) -> str:
 
 
 def duration(value_s: float) -> str:
-    """Format a time in seconds or milliseconds, with the unit."""
+    """Format seconds with the unit: as seconds from 1 s on, else as milliseconds."""
     return f"{significant(value_s)} s" if abs(value_s) >= 1 else f"{significant(value_s * 1e3)} ms"
 
 
@@ -162,7 +162,7 @@ def accuracy(fraction: float | None) -> str:
 
 
 def short_duration(value_s: float) -> str:
-    """Format a time in microseconds, milliseconds or seconds, with about three significant digits."""
+    """Format seconds as microseconds, milliseconds or seconds with the unit, with about three significant digits."""
     for unit, scale in (("\N{MICRO SIGN}s", 1e6), ("ms", 1e3)):
         if value_s * scale < 999.5:
             return f"{_three(value_s * scale)} {unit}"

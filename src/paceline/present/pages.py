@@ -61,7 +61,7 @@ class PageContent:
 
 
 def collect(paths: Sequence[Path]) -> PageContent:
-    """Read runs and studies.
+    """Read runs and studies, and combine them into the content of one page.
 
     Each path is the folder of a run or study, or a folder that contains several. A result that cannot be shown is left
     out, and a notice on the page says so. Raises UsageError if nothing can be shown.

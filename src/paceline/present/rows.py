@@ -111,7 +111,7 @@ def _short(labels: Sequence[str], families: Sequence[str]) -> list[str]:
     """Return for each label a text of at most `TICK_LENGTH` characters, for an axis.
 
     A longer label is replaced by its entry in `families`, which is the label without the settings that distinguish
-    rows, cut at the end. If several texts would be equal, a letter is appended to each.
+    rows, cut at the end. If several texts would be equal, a letter is appended to each (a number from the 27th on).
     """
     cut = [_cut(family, TICK_LENGTH) for family in families]
     alike, letters, found = Counter(cut), Counter[str](), []

@@ -59,7 +59,11 @@ def findings(study: ScaleResult, material: PageContent) -> list[Finding]:
 
 
 def headline(rows: Sequence[Row]) -> Finding:
-    """Return a finding with the highest speed-up in strong and in weak scaling."""
+    """Return a finding with the strategy of the highest speed-up in strong and in weak scaling.
+
+    Strategies that never synchronise count only if there are no others. If no strategy is faster than one worker, or
+    one worker was not measured, the finding says so.
+    """
     parts = []
     for mode in modes_of(rows):
         several = [row for line in rows_by_strategy(rows, mode).values() for row in line]

@@ -31,10 +31,10 @@ def bandwidths(outcome: Bench) -> Iterator[Chart]:
 
 
 def series_of(results: Sequence[CollectiveResult]) -> dict[tuple[str, str], str]:
-    """Return the names of the lines in the charts.
+    """Return the names of the lines in the charts, by pairs of a comm and the memory that holds its results.
 
-    There is a line for each pair of a comm and the memory that holds its results, which is the key of the mapping. The
-    name includes the memory (private, shared or plain) only if the comm was measured with several types of memory.
+    There is one line for each pair. Its name includes the memory (private, shared or plain) only if the comm was
+    measured with several types of memory.
     """
     found = dict.fromkeys((row.comm, row.result) for row in results)
     comms = [comm for comm, _ in found]

@@ -187,7 +187,10 @@ def _unit_of(results: Sequence[ShownRow]) -> tuple[str, float]:
 
 
 def _add_evaluations(figure: PlotlyFigure, results: Sequence[ShownRow], x: str) -> None:
-    """Add a marker for each evaluation on the test set whose value on the axis `x` is known."""
+    """Add markers for evaluations on the test set, at their positions on the axis `x`.
+
+    Evaluations without a known position are left out. Each strategy gets at most 100 markers.
+    """
     _, size = _unit_of(results)
     for index, (result, style) in enumerate(zip(results, styles_of(results), strict=True)):
         places = [(_place(result, e, x, size), e.accuracy) for e in result.evaluations]

@@ -16,7 +16,7 @@ Pair = tuple[str, str, float, MeasuredFigure]  # row, source, published, measure
 
 
 def heading(quantity: PublishedColumn) -> str:
-    """Return the column heading of a quantity, with its unit unless that is %."""
+    """Return the column heading of a quantity, with its unit unless the unit is % or x (a ratio). Bytes become kB."""
     unit = {"bytes": "kB", "x": ""}.get(quantity.unit, quantity.unit)
     return f"{quantity.name}, {unit}" if unit and unit != "%" else quantity.name
 

@@ -197,7 +197,7 @@ def _chart(
 
 
 def _only_with_values(made: Chart) -> Iterator[Chart]:
-    """Yield the chart unless all its values are unknown, because one worker was not measured."""
+    """Yield the chart, unless all its values are unknown. They are unknown if one worker was not measured."""
     if any(row[3] != DASH for row in made.table.rows):
         yield made
 
@@ -226,7 +226,10 @@ def _figure(results: Rows, mode: str, quantity: ScaleQuantity, unit: str) -> Plo
 
 
 def _add_lines(figure: PlotlyFigure, results: Rows, mode: str, quantity: ScaleQuantity, dash: str = "") -> None:
-    """Add a line for each strategy. If one worker was measured, all lines begin at one worker."""
+    """Add a line for each strategy that has a value on several workers.
+
+    If one worker was measured, all lines begin at one worker.
+    """
     reference, lines = reference_of(results, mode), rows_by_strategy(results, mode)
     for index, (label, style) in enumerate(zip(labels_of(results), line_styles(results), strict=False)):
         rows = ([reference] if reference is not None else []) + lines.get(label, [])

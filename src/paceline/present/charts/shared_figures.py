@@ -194,9 +194,9 @@ def scaled(value: float | None, scale: float) -> float | None:
 
 
 def _stripes(curves: Sequence[Sequence[float | None]], dashes: Sequence[str]) -> list[str]:
-    """Return the dashes of lines, changed so that the colours of equal-looking lines are all visible.
+    """Return the dashes of lines, changed for lines that look equal, so that all their colours are visible.
 
-    The dashes of these lines take turns along the line.
+    Lines that look equal get dashes of `STRIPE` pixels, which alternate.
     """
     groups: list[list[int]] = []
     for index, curve in enumerate(curves):

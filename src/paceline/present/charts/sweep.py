@@ -162,7 +162,7 @@ def _squares(results: Sequence[ShownRow], keys: Sequence[str], quantity: SweepQu
 
 @chart("sweep", order=20)
 def memory(results: Sequence[ShownRow]) -> Iterator[Chart]:
-    """Draw the measured and the predicted peak memory of a worker, for each row of the sweep."""
+    """Draw the measured and the predicted peak memory of a worker, for each row of the sweep that has both."""
     shown = [
         (row, row.memory.predicted["worker_bytes"], row.memory.peak_rss_bytes)
         for row in results

@@ -1,6 +1,6 @@
 """The output of `paceline dataflow`: a convolution cycle by cycle, or the cost of a network.
 
-Both are simulated on an accelerator with an array of processing elements (PEs).
+The simulated accelerator has an array of processing elements (PEs).
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _image_and_filter(simulation: Simulation, image: int, number: int) -> str:
 
 
 def _cycles(simulation: Simulation, shown: list[Event], width: int) -> Table[Any]:
-    """Return a table of events with a row for each cycle and a column for each PE.
+    """Return a table of events with a row for each cycle of a pass and a column for each PE.
 
     If there are more than `MAX_PE_COLUMNS` PEs, or the columns do not fit into `width` characters, the table has a row
     for each event instead.

@@ -60,7 +60,10 @@ class QuantizePresenter(Presenter):
         )
 
     def summary(self, stored: Stored) -> RunSummary:
-        """Summarise a quantization by its last integer stage, which has an accuracy but no iteration time."""
+        """Summarise a quantization by its last integer-only stage, or else by its last stage.
+
+        A stage has a test accuracy, but no iteration time.
+        """
         study = stored.content
         if not isinstance(study, Quantization) or not study.stages:
             return super().summary(stored)

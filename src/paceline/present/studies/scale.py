@@ -78,7 +78,10 @@ def _facts(study: ScaleResult, material: PageContent) -> list[Facts]:
 
 
 def tiles(rows: Sequence[Row]) -> list[Tile]:
-    """Return tiles for the row with the highest throughput in the first mode (strong or weak)."""
+    """Return tiles for the best row of the first scaling mode: strong, or weak if only weak scaling was measured.
+
+    The best row has the highest throughput among rows with several workers that synchronise (see `best_point`).
+    """
     mode = modes_of(rows)[0]
     best = best_point([row for row in rows if row.point and row.point["mode"] == mode])
     scaling, where = scaling_of(best), f"{best.label} on {counted(best.workers, 'worker')}, {mode}"

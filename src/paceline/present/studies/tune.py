@@ -183,7 +183,7 @@ def _elimination_reason(row: Candidate, *, is_last: bool) -> str:
     """Return the text of the column "End": why a candidate was eliminated, or that it passed."""
     if row.end == "failed":
         return f"failed: {row.reason}"
-    if row.end == "kept":  # in the last rung: the fastest, which ties with the best, whose guarantee is stronger
+    if row.end == "kept":  # in the last rung: the fastest candidate, if the best one ties with it
         return "no difference" if is_last else "passed"
     return "exact" if row.end == "reference" else row.end
 
