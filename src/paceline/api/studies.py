@@ -187,7 +187,8 @@ def tune(
 
     `buckets_mb` are bucket sizes to try (default: fractions of the model's size). `periods` are numbers of steps
     between two synchronisations to try. `eta` controls successive halving: each round keeps about one in `eta`
-    combinations and trains them for `eta` times as many steps. `repeats` is the number of runs in the last round.
+    combinations and trains them for `eta` times as many steps. `repeats` is the number of runs of each combination in
+    the last round.
     """
     starter = CallLauncher(launcher, hosts)
     settled = _recipe(recipe, changes, starter)
