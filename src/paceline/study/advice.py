@@ -17,7 +17,8 @@ MOST_OPTIONS = 8  # with more, `paceline run best.toml` is easier to read
 def command_for(recipe: Recipe) -> str | None:
     """Return a `paceline run` command for a recipe: the closest built-in recipe, and options for the rest.
 
-    Return None if every built-in recipe needs more than MOST_OPTIONS options, or if options cannot express the recipe.
+    Return None if every built-in recipe differs in more than MOST_OPTIONS keys, or if options cannot express the
+    differences.
     """
     bases = [(name, _changes_between(base, recipe)) for name, base in builtin_recipes().items()]
     usable = [(name, changes) for name, changes in bases if changes is not None and len(changes) <= MOST_OPTIONS]
@@ -41,7 +42,8 @@ def library_call(strategy: str, comm: str) -> str:
 def _changes_between(base: Recipe, recipe: Recipe) -> Changes | None:
     """Return the recipe keys, with their values, that must change so that `base` becomes `recipe`.
 
-    Return None if command-line options cannot express the changes, for example because a key would have to be unset.
+    Keys in NOT_RUN are ignored. Return None if command-line options cannot express the changes, for example because a
+    key would have to be unset.
     """
     keys = [key for key, _ in recipe_keys() if key not in NOT_RUN]
     wanted, given = ({key: attrgetter(key)(one) for key in keys} for one in (recipe, base))

@@ -204,7 +204,7 @@ def make_result(result_type: type[S], header: StudyResult, **fields: Any) -> S:
 
 
 def rows_of_common_repeats(measured: Iterable[Sequence[RunResult]]) -> list[Row]:
-    """Return one table row per sequence in `measured`, which holds the results of all repeats of one planned run.
+    """Return one table row per planned run. `measured` has the results of all repeats of each planned run.
 
     Rows are compared repeat by repeat. If some rows have fewer repeats than others, each row therefore uses only the
     first repeats, as many as every row has. An empty sequence gets no row.

@@ -131,10 +131,10 @@ def find_ops(text: str) -> tuple[str, ...]:
 
 
 def find_comms(text: str | None, num_nodes: int = 1, *, num_workers: int = 1) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the comms (communication backends) to measure, and why the others cannot be used here.
+    """Return the comms (communication backends) to measure, and the reasons why other comms are left out.
 
-    `text` names comms to measure; if it is None, all that can be used here are measured. Raises UsageError if a named
-    comm cannot be used here.
+    `text` names the comms to measure, and then no reasons are returned. If `text` is None, all comms that can be used
+    here are measured. Raises UsageError if a named comm cannot be used here.
     """
     if text is None:
         between_processes = {name: cls for name, cls in comms.classes.items() if cls.between_processes}
@@ -199,7 +199,7 @@ def collective_results(
     """Return the table rows of one operation at one size.
 
     There is one row for each comm and each kind of memory that holds the result: private, shared or plain. `workers`
-    has each worker's trials, as `trial_job` returns them for this operation and size.
+    has each worker's trials (timed implementations), as `trial_job` returns them for this operation and size.
     """
     slowest = [
         [max(times) for times in zip(*(trial["times_s"] for trial in trials), strict=True)]

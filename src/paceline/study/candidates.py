@@ -56,8 +56,8 @@ class Space:
 class Candidates:
     """The strategies that the tune study tries, with their options and codecs.
 
-    All are compared with `reference`, an exact strategy. `left_out` maps combinations that are not tried to the
-    reasons.
+    All are compared with `reference`, an exact strategy. `left_out` has the combinations that are
+    not tried, each with the reason.
     """
 
     reference: Entry
@@ -157,10 +157,10 @@ def _text_with_codec(spec: StrategySpec) -> str:
 
 
 def _reason_not_faster(spec: StrategySpec, recipe: Recipe, tensors: Sequence[TensorSpec]) -> str:
-    """Return why a codec cannot make a strategy faster, or an empty string if it may.
+    """Return why a codec cannot make a strategy faster, or an empty string if there is no such reason.
 
-    It cannot if it sends no fewer bytes than fp32. That happens with many workers if the codec gathers the encoded
-    gradients of all workers, because the gathered bytes grow with the number of workers.
+    A codec that sends as many bytes as fp32, or more, cannot make a strategy faster. If a codec gathers the encoded
+    gradients of all workers, the bytes grow with the number of workers.
     """
     plain = replace(spec, codec="fp32")
     if spec == plain:

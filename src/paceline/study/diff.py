@@ -98,8 +98,9 @@ def _step_times(folder: Path, result: RunResult) -> list[float]:
 def diff(a: Stored, b: Stored, *, most_percent: float | None = None) -> Diff:
     """Compare the run or study B with A, row by row.
 
-    If `most_percent` is set, every row and the whole comparison get a gate: "failed" if B is slower than A by more than
-    that percentage, with 95 % confidence. The gate of the whole comparison is the worst gate of its rows.
+    If `most_percent` is set, every row gets a gate: "failed" if B is slower than A by more than that percentage with
+    95 % confidence, "passed" if B is not, also with 95 % confidence, and otherwise "cannot tell". The gate of the whole
+    comparison is the worst gate of its rows.
     """
     sides = Side(a), Side(b)
     rows = [_row(sides, pair, most_percent) for pair in _pairs(*sides)]

@@ -236,7 +236,10 @@ class _Execution:
         return self._launcher is None or (isinstance(error, WorkerError) and self._launcher.can_go_on)
 
     def _measure_overhead(self) -> None:
-        """Measure the profiling overhead if the study reports it. If that fails, add a caution to the study."""
+        """Measure the profiling overhead if the study reports it. If the measurement fails, add a caution to the study.
+
+        Studies whose cells (planned runs) start their own processes do not measure the overhead.
+        """
         probe = self._study.probe(self._progress)
         if probe is None or self._launcher is None:
             return

@@ -48,7 +48,7 @@ class Entry:
 
 
 def settle_comm(recipe: Recipe, num_nodes: int = 1) -> Recipe:
-    """Return the recipe with the comm (communication backend) that `auto` stands for here.
+    """Return the recipe with `auto` replaced by the comm (communication backend) that suits its workers and nodes.
 
     Raises UsageError if the recipe names a comm that cannot be used here. Emulated nodes count as separate hosts,
     because they share no memory.

@@ -44,7 +44,7 @@ class Margins:
 
 @dataclass(frozen=True, kw_only=True)
 class Guessing:
-    """Random guessing on a test set: its accuracy follows from `num_classes`, its error from `num_test_samples`.
+    """Accuracy of random guessing on a test set. The two fields determine its mean and its standard error.
 
     `num_classes` is 0 if the number of classes is unknown.
     """
@@ -190,7 +190,7 @@ def slowest_worker_s(result: RunResult) -> float:
 
 
 def _shortfall(ours: RunResult, theirs: RunResult, judged_by: str) -> float:
-    """Return how much worse the result `ours` is than the reference's, `theirs`. A better result is negative.
+    """Return how much worse the result `ours` is than the reference's, `theirs`: negative if `ours` is better.
 
     The unit is percentage points of accuracy, or percent of the reference's test loss. Return infinity if our score is
     missing or not finite, and 0 if the reference has no score, or no test loss above 0.

@@ -1,7 +1,7 @@
 """Checks of `paceline verify`: one function per guarantee decides whether a strategy meets that guarantee.
 
-The functions read the workers' reports, which describe each replica after every step. Most compare the replicas with
-the oracle, which is the same training in one process.
+The functions read the workers' reports, which describe each replica after every step. They compare the replicas with
+each other or with the oracle, which is the same training in one process.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def _exact(strategy: Strategy, num_workers: int, reports: Reports, spread: float
 def _lossy(strategy: Strategy, num_workers: int, reports: Reports, spread: float) -> Verdict:
     """Check that the error of the first update, relative to the update's norm, is within the codec's bound.
 
-    Later steps fail only if their error is infinite or missing, because replicas that already differ from the oracle
-    have other gradients. A codec's bound is relative to the norms of the workers' gradients, but the update follows the
-    mean gradient. The bound is therefore multiplied by `spread` (see `judge`).
+    Later steps fail only if their error is infinite, NaN or missing, because replicas that already differ from the
+    oracle have other gradients. A codec's bound is relative to the norms of the workers' gradients, but the update
+    follows the mean gradient. The bound is therefore multiplied by `spread` (see `judge`).
     """
     found = [
         d for d in _oracle_differences(reports, lambda row: row.relative_to_path) if d.step == 0 or math.isinf(d.error)
@@ -84,7 +84,7 @@ def _periodic(strategy: Strategy, num_workers: int, reports: Reports, spread: fl
 
 
 def _partial(strategy: Strategy, num_workers: int, reports: Reports, spread: float) -> Verdict:  # noqa: ARG001
-    """Check that each replica stays within the drift bound of the mean replica.
+    """Check that the distance of each replica from the mean replica stays within the strategy's drift bound.
 
     Replicas must also be bitwise equal after `finish`, and must have changed since the start.
     """
@@ -179,9 +179,10 @@ def _divergence(optimizer: str, worker: ReplicaReport, row: ReplicaStep, error: 
 
 
 def steps_to_judge(strategy: Strategy, num_workers: int) -> int:
-    """Return how many steps `verify` trains to check a strategy: one cycle of the strategy, and one more step.
+    """Return the least number of steps that show a whole cycle of a strategy: one cycle, and one more step.
 
-    With the guarantee PARTIAL, a cycle has one step per worker. With others, it ends when all workers synchronise.
+    With the guarantee PARTIAL, a cycle has one step per worker. With the others, a cycle ends when all workers
+    synchronise.
     """
     if strategy.guarantee is Guarantee.PARTIAL:
         return num_workers + 1

@@ -1,4 +1,4 @@
-"""Prediction of a run's peak memory, from which `paceline sweep` refuses runs that do not fit into memory.
+"""Prediction of a run's peak memory. `paceline sweep` refuses runs that would need more memory than is available.
 
 The prediction extrapolates from a footprint: the allocations of a few training samples, recorded in a new process.
 """

@@ -1,6 +1,6 @@
 """Analysis of one run: training curve, cost of reaching a target accuracy, split of the step time, stragglers, trace.
 
-All functions take the workers' reports or the files that the workers wrote.
+The functions take the workers' reports, the files that the workers wrote, or the results of repeats.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def timed_steps(recipe: Recipe, num_steps: int) -> tuple[int, int]:
 def stragglers_of_most_repeats(repeats: Sequence[RunResult]) -> list[Straggler] | None:
     """Return the workers that were stragglers in the same phase in more than half of the repeats.
 
-    Repeats in which stragglers could not be determined do not count. If none is left, return None. The delays are
-    medians over the repeats in which the worker was a straggler.
+    Repeats in which stragglers could not be determined do not count. If none is left, return None. A straggler's excess
+    and its interval are medians over the repeats in which the worker was a straggler, and its steps are the sum.
     """
     measured = [repeat.stragglers for repeat in repeats if repeat.stragglers is not None]
     if not measured:
@@ -105,7 +105,8 @@ def trace_run(path: Path, *, target: Path | None = None, steps: StepRange | None
 def training_curve(workers: Sequence[WorkerReport]) -> Curve:
     """Return loss, accuracy, time and bytes over steps, for all workers together.
 
-    In long runs, each point is a mean over several steps, so that charts have at most CURVE_POINTS points. Asynchronous
+    In long runs, each point summarises several steps, so that charts have at most CURVE_POINTS points: `train_s` and
+    `sent_bytes` are totals up to the last of these steps, and the other values are means over the steps. Asynchronous
     workers may have different numbers of steps. The last points are then means over fewer workers.
     """
     num_steps = max(len(worker.loss) for worker in workers)

@@ -87,7 +87,7 @@ def run_result(
 
 
 def combine(repeats: Sequence[RunResult]) -> Row:
-    """Combine the repeats of one strategy to a row with median times and a confidence interval.
+    """Combine the repeats of one strategy into a row with median times and a confidence interval.
 
     All fields that are not combined come from the repeat with the median iteration time.
     """
@@ -261,9 +261,9 @@ def _merged_staleness(distributions: Sequence[dict[str, dict[str, int]] | None])
 
 
 def _epoch_times(workers: Sequence[WorkerReport]) -> tuple[float | None, float | None]:
-    """Return the slowest worker's mean seconds per epoch, with and without the time to load data.
+    """Return the slowest worker's mean seconds per epoch, and the same without the time to load data.
 
-    Both are None if no epoch was completed.
+    The time to load data is that of the worker that loads for longest. Both results are None if no epoch was completed.
     """
     length = workers[0].steps_per_epoch
     num_epochs = len(workers[0].iteration_s) // length

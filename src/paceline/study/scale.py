@@ -106,7 +106,7 @@ class Scale(Study):
 
     @classmethod
     def prepare(cls, recipe: Recipe, workers: Sequence[int], modes: Sequence[str], *, repeats: int = 1) -> Scale:
-        """Check the request, and create the study. The number of workers in `recipe` must be the largest one."""
+        """Check the request, and create the study. `recipe.workers` must be the largest of `workers`."""
         assert recipe.workers == max(workers), "the recipe has the largest number of workers"
         texts = [text for text in recipe.strategies if text != ONE_WORKER]
         if not texts:

@@ -128,7 +128,7 @@ def _last_paying(line: Sequence[Row], reference: Row | None) -> tuple[int, Gain 
 
 
 def _scaling(row: Row, reference: Row | None, before: Row | None) -> Scaling:
-    """Compare a row with the one-worker row, and with the row `before`, the next smaller number of workers."""
+    """Compare a row with the one-worker row, and with `before`, the row of the next smaller number of workers."""
     scaling = changed(_split_in_seconds(row), gain=_gain(row, before) if before is not None else None)
     if reference is None:
         return scaling

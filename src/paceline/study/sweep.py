@@ -231,7 +231,7 @@ def make_points(
 ) -> list[SweepPoint]:
     """Return all points (combinations of values). The last axis (varied key) varies fastest.
 
-    Points that are not valid have a reason. Raises UsageError if no point with some value or some remedy is valid.
+    Points that are not valid have a reason. Raises UsageError if a value or a remedy has no valid point.
     """
     if not axes:
         raise UsageError("a sweep needs a key to vary; add --vary KEY=V1,V2,..., such as --vary batch-size=32,128,512")

@@ -116,7 +116,7 @@ def resolve_key(name: str) -> str:
 def _keys_by_name() -> dict[str, str]:
     """Return the recipe keys by all names that a user may write: the key itself, or its command-line option.
 
-    If one key's name equals another key's option, the name means the first key.
+    If a text is the name of one key and the option of another, it means the key of that name.
     """
     options = {}
     for key, item in recipe_keys():

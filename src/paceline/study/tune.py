@@ -185,7 +185,10 @@ class Tune(Study):
         return [entry for entry in self.candidates.entries if entry.label in passed]
 
     def _rows(self, tables: Sequence[RungResult], progress: Progress) -> list[Row]:
-        """Return a row for each candidate of the last rung (round) that has results, compared with the other rows."""
+        """Return a row for each measured candidate of the latest rung (round) in which any candidate was measured.
+
+        The rows are compared with each other.
+        """
         labels = [entry.label for entry in self.candidates.entries]
         keys_by_rung = [[_cell_key(rung, label) for label in labels] for rung in reversed(self.rungs)]
         keys = next((keys for keys in keys_by_rung if any(map(progress.results_of, keys))), [])

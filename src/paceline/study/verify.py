@@ -108,7 +108,9 @@ def _recipe(model: str, world_size: int, optimizer: str) -> Recipe:
 
 
 def _write_oracle(folder: Path, model_name: str, world_size: int) -> float:
-    """Train the oracle (the same training in one process), and write its parameters after every step to files.
+    """Train the oracle (the same training in one process), and write its parameters to files.
+
+    The parameters are written before the first step and after every step.
 
     Return the spread of the first step: the mean norm of the workers' gradients, divided by the norm of the mean
     gradient.

@@ -109,7 +109,8 @@ class LoadedModel:
 def find_source(target: str, runs: Path, changes: Mapping[str, Any]) -> ModelSource:
     """Find a trained model: the checkpoint file, and the recipe, to which `changes` are applied.
 
-    `target` is the name or the folder of a run, `last`, or a checkpoint file.
+    `target` is the name or the folder of a run, `last`, or a checkpoint file. A quantization is also accepted, and
+    stands for the run whose model it converted.
     """
     path = Path(target)
     if path.suffix == SUFFIX or path.is_file():

@@ -1,7 +1,7 @@
 """Read published experiments from TOML files, and plan the runs that repeat them on this machine.
 
-A point is one combination of settings that an experiment varies, such as the number of workers. The strategies of the
-experiment run at every point that does not name its own strategies.
+A point is one combination of settings that an experiment varies, such as the number of workers. A point without
+strategies of its own has those of the experiment.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ def _choose_nodes(experiment: Experiment, recipe: Recipe, *, on_cluster: bool) -
 
 
 def _points_with_gpus(points: tuple[Point, ...], device: str) -> tuple[list[Point], list[str]]:
-    """Return the points at which every worker gets its own GPU, and a note if other points were left out.
+    """Return the points without those that set more workers than there are GPUs, and a note if points were left out.
 
     If `device` is not `cuda`, return all points.
     """
