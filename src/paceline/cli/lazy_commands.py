@@ -118,7 +118,10 @@ def _load(name: str) -> Any:
 
 @contextmanager
 def _plain_messages() -> Iterator[None]:
-    """Remove control characters from the messages of exceptions in the `with` block, which quote the user's input."""
+    """Remove control characters from the messages of exceptions in the `with` block.
+
+    The messages quote the user's input.
+    """
     try:
         yield
     except Exception as error:

@@ -155,10 +155,11 @@ def host_options(command: Callable[..., None]) -> Callable[..., None]:
 def recipe_options(
     *, leave_out: tuple[str, ...], more_changes: Callable[[Mapping[str, Any]], Changes] = lambda _: {}
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that adds an option for every recipe key to a command, except for keys in `leave_out`.
+    """Return a decorator that adds an option for every recipe key that has a flag, except for keys in `leave_out`.
 
-    The command gets the recipe with the options' values in the argument `recipe`. `more_changes` returns further
-    changes to the recipe, made from the other arguments of the command.
+    The decorator also adds the argument RECIPE and the options --cluster, --without-cpu-shares and --set. The command
+    gets the recipe with the options' values in the argument `recipe`. `more_changes` returns further changes to the
+    recipe, made from the other arguments of the command.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -263,7 +264,7 @@ def torchrun_workers(requested: int | None, num_servers: int = 0) -> int | None:
     """Return the number of workers that torchrun started. Without torchrun, return `requested`.
 
     `num_servers` of torchrun's processes are parameter servers. Raises UsageError if another number of workers was
-    requested, or if no process is left for a worker.
+    requested, if no process is left for a worker, or if WORLD_SIZE is not a whole number.
     """
     if not _is_torchrun():
         return requested

@@ -98,7 +98,7 @@ def show_run(console: Console, result: RunResult, folder: Path) -> None:
 
 
 def model_and_data(recipe: Recipe, facts: ModelFacts) -> str:
-    """Return a description of recipe, model and data. The line printed before a run or study begins with it."""
+    """Return a description of recipe, model and data, for the line that is printed before a run or study starts."""
     return (
         f"{recipe.name}: {recipe.model.name} ({facts.num_parameters:,} parameters) on {recipe.data.name} "
         f"({facts.num_train_samples:,} samples)"
@@ -122,9 +122,10 @@ def check_json_target(target: str) -> None:
 
 
 def check_target(option: str, target: str, *, endings: tuple[str, ...] = ()) -> None:
-    """Raise UsageError if an output file has none of the endings, or if its folder cannot be written.
+    """Raise UsageError if an output file has none of the endings, or if it cannot be written.
 
-    An empty name is accepted.
+    A file cannot be written if it is a folder, if its folder is missing or not writable, or if it is a link that leads
+    back to itself. An empty name is accepted.
     """
     if not target:
         return
