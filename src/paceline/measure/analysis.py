@@ -126,7 +126,7 @@ def _splits(
 
 
 def _delayed(groups: Iterator[dict[int, StepLines]], arrivals: Arrivals) -> Iterator[dict[int, StepLines]]:
-    """Add each step's operations to `arrivals`, and yield a step after the next was added.
+    """Add each step's operations to `arrivals`. Yield every step once the operations of the next step are added, too.
 
     The analysis of a step needs the next step too: a worker may wait for a message that its peer sends only in the
     peer's next step.

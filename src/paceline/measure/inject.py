@@ -39,7 +39,7 @@ class Injection:
     step: int = 0  # in which the worker is killed or hangs
     sleep_s: float = 0.0  # sleep in every step
     factor: float = 1.0  # how many times as long the worker's computation takes
-    phase: str = ""  # of the step that is slow; empty for all phases
+    phase: str = ""  # phase of each step in which the worker sleeps; empty for all phases
 
     @staticmethod
     def parse(text: str) -> Injection:

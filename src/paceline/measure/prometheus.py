@@ -1,6 +1,6 @@
 """Live metrics of workers in the Prometheus format, served over HTTP while a command runs.
 
-Importing this module imports prometheus_client, so it is imported only with --metrics-port.
+Importing this module imports prometheus_client, so this module is imported only with --metrics-port.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ SCHEMA = 1
 QUEUE_EVERY_S = 0.5  # if a worker is killed, about this period of its records is lost
 PROGRESS_EVERY_S = 0.2
 WINDOW_S = 2.0  # period of the throughput and blocked time in a progress event
-MOST_STEPS = 200  # limit of steps in this period; older steps are ignored
+MOST_STEPS = 200  # limit of steps in the period of WINDOW_S; older steps are ignored
 
 
 class RecordedComm(Protocol):

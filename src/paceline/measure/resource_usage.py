@@ -37,7 +37,7 @@ class UsageReader(ABC):
     """Reads the CPU, memory and file usage of this process."""
 
     def read(self) -> Usage:
-        # Read both clocks together, and first: other threads continue during the slower readings of `_read`.
+        # Read both clocks together, before the slower readings of `_read`, because other threads continue meanwhile.
         return self._read(time.process_time(), time.perf_counter())
 
     @abstractmethod
@@ -207,8 +207,8 @@ class ResourceProbe:
         """Return the bytes read from and written to files since the probe was created.
 
         `disk_written_bytes` is the larger one of two counts: bytes written to block devices, which exclude files in
-        tmpfs, and bytes passed to write calls, minus those sent over TCP connections. The values are None if the
-        system does not report them.
+        tmpfs, and bytes passed to write calls, minus those sent over TCP connections. It never decreases. The values
+        are None if the system does not report them.
         """
         first = self._first
         if usage.disk_read_bytes is None or usage.block_written_bytes is None:

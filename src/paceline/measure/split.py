@@ -3,8 +3,8 @@
 Every moment of a step belongs to exactly one of these parts:
 
 - waiting: the worker's thread is blocked in a comm operation that another worker has not called yet
-- communication: the thread is blocked in a comm operation that all needed workers have called, copies or adds data
-  for an operation, or is in the phase in which the loop waits for the strategy to synchronise
+- communication: the thread is blocked in a comm operation that all needed workers have called; or the thread copies or
+  adds data for an operation; or the thread is in the phase in which the loop waits for the strategy to synchronise
 - data: the thread loads data
 - overlap: the thread computes while a transfer is in progress
 - compute: the thread computes while no transfer is in progress

@@ -111,7 +111,7 @@ _FORMATS = (_step_line, _span_line, _op_line, _blocked_line)
 class Spool:
     """Queue of rows and JSON lines for one worker's file, with a thread that writes them.
 
-    Adding to the queue never blocks. If it is full, rows and lines are dropped and counted.
+    Adding to the queue never blocks. If the queue is full or writing has failed, new items are dropped and counted.
     """
 
     def __init__(self, path: Path, head: Json, shift_s: float) -> None:
@@ -145,7 +145,10 @@ class Spool:
             self._drop(1)
 
     def close(self, run_time: Callable[[float], float]) -> None:
-        """Write the queued items, append the spool file's rows to the worker's file, and close it."""
+        """Write the queued items, append the spool file's rows to the worker's file, and close the worker's file.
+
+        If that fails, or if the disk does not respond within CLOSE_S, `error` is set to the reason.
+        """
         if self._is_closed:
             return
         self._is_closed = True
@@ -190,9 +193,9 @@ class Spool:
 
 
 def recover(folder: Path) -> None:
-    """Append the rows of spool files of killed workers in `folder` to their files, as JSON lines.
+    """Convert the spool files that killed workers left in `folder`, and delete them.
 
-    The spool files are then deleted.
+    The rows of each spool file are appended to the worker's file as JSON lines.
     """
     for spool in sorted(folder.glob(f"*{SUFFIX}")):
         with spool.open("rb") as file:

@@ -15,7 +15,7 @@ from paceline.worker_files import worker_files, worker_lines
 
 # Name in the run's folder, not in the folder of the workers' own traces, where trace tools read every file.
 NAME = "merged-trace.json.gz"
-# Limits of a trace without --steps: a few megabytes, which a viewer opens quickly.
+# Limits of a trace without --steps and without profiled steps: a few megabytes, which a viewer opens quickly.
 MOST_LINES = 50_000
 MOST_STEPS = 100
 
