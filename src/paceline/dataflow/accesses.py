@@ -53,8 +53,8 @@ def compressed_share(zeros: float, chip: Chip) -> float:
     `zeros` is the share of zeros in the data, which are assumed to lie at random positions. The result is at most 1,
     because data that would become longer is sent uncompressed.
 
-    The code stores each non-zero value together with the number of zeros before it. A run of zeros that is too long for
-    its counter ends with a pair whose value is zero, which happens once per 2^run_bits zeros.
+    The code stores pairs of a non-zero value and the number of zeros before it. In a run of zeros that is too long for
+    a counter of run_bits bits, every 2^run_bits zeros become a pair whose value is zero.
     """
     longest: int = 2**chip.compression.run_bits
     pairs = (1 - zeros) / (1 - zeros**longest) if zeros < 1 else 1 / longest

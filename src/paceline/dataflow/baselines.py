@@ -35,7 +35,7 @@ class Tiles:
     e: Amount
 
 
-# Function of a block's sizes, which depend on the dataflow: whether the block may be used.
+# Returns whether a block may be used. Its arguments are the sizes of the block, which differ between dataflows.
 Allowed = Callable[..., bool]
 
 
@@ -208,9 +208,9 @@ def _with_tiles(
 ) -> tuple[tuple[Any, ...], Tiles]:
     """Return the sizes of blocks and tiles for all combinations that fit into the buffer.
 
-    A tile has as many filters as the buffer can hold partial sums for. `needs(*block, n, input_rows)` returns three
-    numbers: the fewest filters that a tile may have, the words that the buffer holds besides partial sums, and the
-    additional words per filter.
+    `needs(*block, n, input_rows)` returns three numbers: the fewest filters that a tile may have, the words that the
+    buffer holds besides partial sums, and the additional words per filter. A tile has all filters if the buffer can
+    hold their partial sums, and otherwise as many multiples of the fewest filters as fit into the buffer.
     """
     sizes = [
         (n, e)

@@ -1,4 +1,4 @@
-"""Describe the layers of a network for the accelerator's cost model; has AlexNet and VGG-16."""
+"""Describe the layers of a network, such as AlexNet and VGG-16, for the accelerator's cost model."""
 
 from __future__ import annotations
 

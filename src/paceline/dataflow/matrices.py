@@ -174,7 +174,10 @@ def _check_nested(value: Any, what: str, where: str) -> tuple[int, ...]:
 
 
 def _checked(matrix: Matrix, what: str) -> Matrix:
-    """Convert a matrix to int64 or float64; raise UsageError for any other type, shape or value."""
+    """Convert a matrix to int64 or float64.
+
+    Raises UsageError if the matrix does not hold finite numbers of up to 64 bits, or does not have 2 to 4 dimensions.
+    """
     if matrix.dtype.kind not in "iufb":
         raise UsageError(f"{what} holds {matrix.dtype}, not numbers that int64 or float64 can hold")
     if not 2 <= matrix.ndim <= MAX_DIMENSIONS:

@@ -148,7 +148,10 @@ def _find_stored(name: str, runs: Path) -> Stored:
 
 
 def _layers_of_run(run: Stored, chip: Chip, *, num_images: int, with_linear: bool) -> list[LayerShape]:
-    """Return the layers of a run's final model, with the zeros in inputs from its test set."""
+    """Return the layers of a run's final model, with the zeros that were counted in their inputs.
+
+    The zeros are counted while the model runs on images of the run's test set.
+    """
     folder = run.folder
     try:
         recipe = Recipe.from_toml((folder / "recipe.toml").read_text(encoding="utf-8"))

@@ -41,7 +41,7 @@ class Event:
 
 
 class _Where(TypedDict):
-    """The fields of an event that do not depend on its cycle."""
+    """The fields that all events of one PE for one output have in common."""
 
     number: int
     place: Place

@@ -73,7 +73,10 @@ class Rounds:
 
     @property
     def filter_loads(self) -> Amount:
-        """Number of times that PEs receive each weight: 1 if they hold all weights at once."""
+        """Number of times that PEs load each weight: 1 if they hold all weights at once.
+
+        Otherwise, they load each weight again for every iteration over images and strips.
+        """
         return np.where(self.filters * self.channels == 1, 1, self.images * self.strips)
 
 
@@ -104,7 +107,8 @@ def accesses(shape: Shape, mapping: Mapping) -> Accesses:
     input_loads = np.where(rounds.channels == 1, 1, rounds.buffered)
     input_dram = pixels * shape.rows.real_in_strips(mapping.e) * shape.columns.real * input_loads
     filter_dram = weights * rounds.filter_loads
-    # Each PE receives the rows that it multiplies: a filter row per column, an input row per set of filters.
+    # Each PE receives the filter rows and the input rows that it multiplies. Each filter row goes to every column of a
+    # set, and each input row goes to every set that has other filters.
     filter_moves = weights * np.where(rounds.filter_loads == 1, mapping.e, rounds.images * shape.output_height)
     input_moves = pixels * shape.output_height * shape.kernel_height * shape.row_reads * rounds.filter_sets
     # A sum moves through the rows of PEs of all sets with different channels. It returns from the buffer for each

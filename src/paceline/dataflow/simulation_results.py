@@ -119,7 +119,7 @@ def conv_result(simulation: Simulation) -> ConvResult:
 
 @dataclass(frozen=True, kw_only=True)
 class PEContents:
-    """Data of a PE during a pass: rows of weights and pixels, and the output row's index."""
+    """Data of a PE during a pass: rows of weights and pixels, and indices of its filter, input and output row."""
 
     place: Place
     weights: list[list[Any]]

@@ -141,7 +141,7 @@ class Simulation:
 
     @cached_property
     def utilisation(self) -> float:
-        """Share of the cycles of all PEs in the logical sets in which the PE is busy, from 0 to 1."""
+        """Busy cycles of PEs divided by the cycles of all PEs in the logical sets, from 0 to 1."""
         busy = 0
         for one in self.plan.passes():
             schedule = self.plan.schedule(one)
@@ -150,7 +150,7 @@ class Simulation:
 
     @property
     def array_utilisation(self) -> float:
-        """Share of the cycles of all PEs in the array in which the PE is busy, from 0 to 1."""
+        """Busy cycles of PEs divided by the cycles of all PEs in the array, from 0 to 1."""
         return self.utilisation * self.plan.num_logical_pes / (self.plan.array[0] * self.plan.array[1])
 
     def _busy_in(self, one: Pass) -> NDArray[np.int64]:

@@ -208,7 +208,7 @@ class _ChangeWriter:
         self._move(time)
 
     def _move(self, time: int) -> None:
-        """Write the cycle number at each time before `time`, even if no other signal changes."""
+        """Advance to `time`. Write the cycle number at each time before it, together with the pending changes."""
         while self._time < time:
             self._file.write(f"#{self._time}\nb{self._time + 1:b} {_identifier(0)}\n")
             self._file.writelines(self._pending.values())

@@ -1,4 +1,4 @@
-"""Measure zeros in layers' inputs: their share, the inputs' compressed size, and the share of products with them."""
+"""Measure the zeros in layers' inputs, the inputs' compressed size, and the share of products whose input is zero."""
 
 from __future__ import annotations
 
