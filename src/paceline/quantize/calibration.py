@@ -135,7 +135,7 @@ def _minmax(histogram: Histogram, calibration: Calibration) -> Range:
 
 
 def _percentile(histogram: Histogram, calibration: Calibration) -> Range:
-    """Return the range without the lowest and the highest values, 100 - `percentile` percent of the values each.
+    """Return the range that leaves out the lowest and the highest values: 100 - `percentile` percent at each end.
 
     The minimum is kept if no value is negative, and the maximum if no value is positive.
     """
@@ -166,8 +166,8 @@ def _entropy(histogram: Histogram, calibration: Calibration) -> Range:
 def _divergence(counts: Tensor, inside: Tensor) -> float:
     """Return the Kullback-Leibler divergence between a clipped distribution and its rounded form.
 
-    `counts` are clipped to the bins `inside`, and rounded to `NUM_LEVELS` levels. If nothing is inside, the result is
-    infinite.
+    `counts` are clipped to the bins `inside`, and rounded to `NUM_LEVELS` levels. If all bins inside are empty, the
+    result is infinite.
     """
     first, last = int(inside.nonzero()[0]), int(inside.nonzero()[-1])
     within = counts[first : last + 1]

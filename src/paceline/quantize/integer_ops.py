@@ -29,7 +29,7 @@ HEADROOM = 20  # extra bits of the two terms of an addition, which make their ro
 def fixed_point(ratio: Fraction) -> tuple[int, int]:
     """Return (multiplier, shift), so that multiplier / 2^shift is nearest to a ratio.
 
-    The multiplier has exactly 30 bits. It is 0 for a ratio below 2^-32, which scales every int32 to less than 1/2.
+    The multiplier has exactly 30 bits, or is 0 for a ratio below 2^-32, which scales every int32 to less than 1/2.
     Raises RunError for a ratio that is too large.
     """
     if ratio < Fraction(1, 2**32):

@@ -94,7 +94,7 @@ class BatchNorm(Op):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Relu(Op):
-    """A ReLU that could not be fused with a layer or an addition."""
+    """A ReLU that is an operation of its own, before `simplify` fuses it, or because it cannot be fused."""
 
     kind: ClassVar[str] = "relu"
     keeps_grid: ClassVar[bool] = True

@@ -133,7 +133,8 @@ class Quantized:
 def quantize_graph(graph: Graph, grids: Mapping[str, Grid], *, per_channel: bool) -> Quantized:
     """Quantize the weights of a graph to int8 and its biases to int32.
 
-    `grids` are the grids of the activations, by tensor name.
+    `grids` are the grids of the activations, by tensor name. Raises UsageError if the int32 sums of a layer could
+    overflow.
     """
     weights = {}
     for op in graph.layers:
