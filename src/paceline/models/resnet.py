@@ -89,7 +89,7 @@ def _convolution(channels: int, width: int, *, kernel_size: int, stride: int = 1
 
 
 def _shortcut(channels: int, width: int, stride: int) -> nn.Sequential:
-    """Return the identity, or a 1x1 convolution if the shape changes."""
+    """Return the identity, or a 1x1 convolution with BatchNorm if the shape changes."""
     if stride == 1 and channels == width:
         return nn.Sequential()
     return nn.Sequential(*_convolution(channels, width, kernel_size=1, stride=stride))
