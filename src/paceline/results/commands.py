@@ -171,7 +171,7 @@ class Divergence(Value, frozen=True, kw_only=True):
     rank: int
     step: int
     tensor: str
-    error: float  # infinite (null in JSON) if replicas differ that must be equal
+    error: float  # infinite (null in JSON) if replicas that must be equal differ
 
 
 class CertificateRow(Value, frozen=True, kw_only=True):

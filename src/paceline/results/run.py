@@ -243,7 +243,8 @@ class Versus(Value, frozen=True, kw_only=True):
     interval95: Interval | None
     # Set in a comparison with the fastest strategy: fastest, no difference, slower, faster, or one repeat cannot tell.
     verdict: str | None = None
-    # Set in a comparison with workers that never synchronise: the step time of the slowest of these workers.
+    # Set in a comparison with workers that never synchronise: the step time of the slowest of these workers. `ratio` is
+    # then the step time of the strategy's slowest worker, divided by `limit_s`.
     limit_s: float | None = None
 
 

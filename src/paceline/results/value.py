@@ -11,7 +11,7 @@ import msgspec
 Json = dict[str, Any]  # a plain JSON object, such as a recipe or a strategy's own metrics
 Interval = tuple[float, float]  # low and high
 Scalar = bool | int | float | str | None
-Point = dict[str, Scalar | list[Scalar]]  # recipe keys and values that identify a row of a study
+Point = dict[str, Scalar | list[Scalar]]  # varied settings and their values, which identify a row of a study
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
