@@ -119,8 +119,8 @@ class Recipe(RecipeSection):
         """Return a copy with new values for dotted keys such as `train.epochs`. None resets a key to its default.
 
         Settings that no longer apply are reset too, unless they are among the changes: `train.iterations` after a
-        change of `train.epochs` (see EXCLUSIVE), sizes and folder of the previous data, momentum of the previous
-        optimiser, and the description. A new model or data set also changes the recipe's name.
+        change of `train.epochs` (see EXCLUSIVE), sizes and folder of the previous data, `momentum` and `nesterov` of
+        the previous optimiser, and the description. A new model or data set also changes the recipe's name.
         """
         values = self.to_dict()
         for key, other in EXCLUSIVE.items():
@@ -178,7 +178,7 @@ KEYS_NOT_DESCRIBED = {
 
 
 def _short(name: str) -> str:
-    """Shorten the name of a model or data set: `path/to/file.py:make` becomes `file`."""
+    """Shorten the name of a model or data set: `path/to/file.py:make` becomes `file`, and `folder:PATH` `folder`."""
     module, _, rest = name.partition(":")
     if module in ("folder", "synthetic"):
         return module
