@@ -206,8 +206,8 @@ def _small_text(file: Path) -> str:
 def find(name: str, out: Path) -> Stored:
     """Return the run or study that a name stands for.
 
-    The name is `last` (the newest), `last~1` (the newest but one), the name of a folder in `out` or a unique beginning
-    of such a name, or a path.
+    The name is `last` (the newest that is readable), `last~1` (the one before), the name of a folder in `out` or a
+    unique beginning of such a name, or a path.
     """
     match = _LAST.fullmatch(name)
     if match and not (out / name).exists():
