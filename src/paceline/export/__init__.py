@@ -66,7 +66,8 @@ def sources_of(stored: Stored) -> list[ExportSource]:
 def export(sources: Sequence[ExportSource], to: str, output: Path) -> Path:
     """Write runs to the folder `output` in the format `to`, and return the folder.
 
-    A new folder gets its name only once it is complete. The format `mlflow` adds runs to an existing folder.
+    The format `mlflow` adds the runs to the folder, which may contain others. For all other formats the folder must be
+    new or empty, and gets its name only once it is complete.
     """
     if to not in FORMATS:
         raise unknown("format", to, FORMATS)
