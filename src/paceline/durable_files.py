@@ -1,0 +1,58 @@
+"""Write files that survive a crash: a reader finds the old content or the new content, never a part of it.
+
+The content goes to a temporary file beside the target. The temporary file is flushed to the disk and then renamed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+# Errors of fsync on a folder whose file system does not support it.
+_NOT_SUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}
+
+
+@contextmanager
+def durable_file(target: Path) -> Iterator[BinaryIO]:
+    """Open a binary file that replaces `target` when the `with` block succeeds. After an error, `target` is unchanged.
+
+    If `target` is a symbolic link, the link itself is replaced.
+    """
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    # O_EXCL and O_NOFOLLOW: a file or link that somebody else put there is never opened.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, 0o666)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        with suppress(OSError):  # on a disk that fails, the error that is raised matters
+            temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(target.parent)
+
+
+def write_durably(target: Path, content: bytes) -> None:
+    """Replace the content of a file."""
+    with durable_file(target) as file:
+        file.write(content)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a folder's list of names to the disk, so that new and renamed files are found after a crash."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NOT_SUPPORTED:
+            raise
+    finally:
+        os.close(descriptor)
