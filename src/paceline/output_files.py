@@ -1,4 +1,4 @@
-"""Write output files that the user names. Plain files are replaced atomically; pipes and devices are written to."""
+"""Write files that the user names: replace plain files atomically, and write directly to pipes and devices."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ def atomic_file(target: str | Path) -> Iterator[TextIO]:
 
 
 def is_stream(target: str | Path) -> bool:
-    """Return whether a path exists and is not a plain file: a pipe, a device, a folder, or in /dev or /proc."""
+    """Return whether a path exists and is a pipe, a device or a folder, or is any file in /dev or /proc."""
     path = Path(target)
     return path.exists() and (not path.is_file() or path.absolute().parts[1] in SYSTEM_FOLDERS)

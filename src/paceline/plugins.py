@@ -30,7 +30,10 @@ def is_reference(text: str) -> bool:
 
 
 def digests_of_files(texts: Iterable[str]) -> dict[str, str]:
-    """Return the SHA-256 of each file in the references `file.py:name`, by path. Missing files are left out."""
+    """Return the SHA-256 of each file that a text of the form `file.py:name` refers to, by path.
+
+    Missing files are left out.
+    """
     paths = {path for path, colon, _ in (text.partition(":") for text in texts) if colon and path.endswith(".py")}
     files = {path: Path(path).expanduser() for path in sorted(paths)}
     return {path: hashlib.sha256(file.read_bytes()).hexdigest() for path, file in files.items() if file.is_file()}
@@ -82,9 +85,9 @@ def split_words(kind: str, text: str) -> tuple[str, tuple[tuple[str, str], ...]]
 
 
 def convert_options(kind: str, name: str, cls: type, known: Iterable[str], pairs: Sequence[tuple[str, str]]) -> Options:
-    """Convert the options' texts to the types of the fields of `cls`, the class called `name`.
+    """Convert option values from text to the types of the fields of `cls`, the class called `name`.
 
-    Raises UsageError if an option is not in `known` or its text has the wrong type.
+    Raises UsageError if an option is not in `known` or its value has the wrong type.
     """
     known, hints = list(known), typing.get_type_hints(cls)
     values: Options = {}

@@ -28,7 +28,7 @@ class StudyView(Mapping[str, Any]):
 
     @property
     def rows(self) -> list[Json]:
-        """One dict per result, with the most important numbers, from which a data frame can be made."""
+        """The most important numbers of each result, one dict per result; a data frame can be made from the list."""
         return [
             {
                 **(row.point or {}),

@@ -48,7 +48,7 @@ def run(
 
     The result is stored in a new folder in `out`. Workers are processes on this host. To start them elsewhere, name ssh
     hosts in `hosts`, or pass a launcher's name, a `LaunchRequest` or a `Launcher` as `launcher`. The functions compare,
-    sweep, scale and tune also take these arguments.
+    sweep, scale and tune also take `recipe`, `changes`, `out`, `launcher` and `hosts`.
     """
     workers = CallLauncher(launcher, hosts)
     recipe = _recipe(recipe, changes, workers)
@@ -87,8 +87,8 @@ def compare(
     `loss` is a function of output and target, or its name. Python objects are pickled and sent to worker processes, so
     define their classes and functions in a file, not in a notebook cell. `repeats` is the number of runs per strategy.
 
-    A comparison that was interrupted is resumed if it is called again with the same arguments, unless `fresh` is true
-    or Python objects are passed.
+    If an unfinished comparison with the same arguments is stored in `out`, it is resumed, unless `fresh` is true or
+    Python objects are passed.
     """
     if strategies:
         changes["strategies"] = _names(strategies)
@@ -119,9 +119,10 @@ def sweep(
 ) -> StudyView:
     """Vary keys of a recipe: `sweep("lenet5-mnist", vary={"batch_size": [32, 64]}, remedies=["linear"])`.
 
-    A key is a recipe key, the name of a command-line option, or `strategy.OPTION` for an option of the strategy. The
-    recipe is trained with every combination of the keys' values. Combinations that fail or do not fit into memory are
-    listed in the result's `failures`. `remedies` are settings for large batches to try as well: linear, lars, lamb.
+    A key of `vary` is a recipe key, the name of a command-line option, or `strategy.OPTION` for an option of the
+    strategy. The recipe is trained with every combination of the keys' values. Combinations that fail or do not fit
+    into memory are listed in the result's `failures`. `remedies` are settings for large batches to try as well: linear,
+    lars, lamb.
 
     If an unfinished sweep with the same arguments is stored in `out`, it is resumed, unless `fresh` is true.
     """
@@ -180,10 +181,10 @@ def tune(
 ) -> StudyView:
     """Find the fastest strategy, bucket size, period and codec: `tune("vgg11-cifar10", within=0.5)["best"]`.
 
-    The winner's test accuracy is at most `within` percentage points below that of an exact strategy. If the accuracy is
-    no better than chance, the test loss is compared instead, and may be at most `within_loss` percent higher. `best`
-    has the winner's label, its step time divided by that of the exact strategy, and the command and library call that
-    use it.
+    The winner's test accuracy is at most `within` percentage points below that of the reference, an exact strategy. If
+    the reference is no better than chance, test losses are compared instead, and the winner's loss is at most
+    `within_loss` percent higher. `best` has the winner's label, its step time divided by that of the reference, and the
+    command and the library call that use the winner.
 
     `buckets_mb` are bucket sizes to try (default: fractions of the model's size). `periods` are numbers of steps
     between two synchronisations to try. `eta` controls successive halving: each round keeps about one in `eta`

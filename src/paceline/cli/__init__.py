@@ -49,8 +49,8 @@ def _version(
 def main() -> None:
     """Run the command in sys.argv.
 
-    On an error, print one sentence, after the worker's traceback if a worker failed, and exit: with code 2 if the
-    request is invalid, with code 1 if its execution fails.
+    On an error, print one sentence. If a worker failed, print its traceback first. The exit code is 2 if the request is
+    invalid, and 1 if its execution fails.
     """
     signal.signal(signal.SIGTERM, _handle_sigterm)
     # By default, the C++ code of torch prints a stack trace before Paceline's one-sentence error.

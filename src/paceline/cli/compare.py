@@ -29,7 +29,7 @@ def compare(
 ) -> None:
     """Train one recipe under several strategies and compare them.
 
-    Settings that no option names come from the recipe (`paceline recipes show NAME` prints it).
+    Settings that are not given as options come from the recipe (`paceline recipes show NAME` prints it).
     """
     from paceline.study.compare import Compare
 

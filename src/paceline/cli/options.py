@@ -1,6 +1,7 @@
 """Command-line options that several commands share. Options for recipe keys are generated from the recipe's fields.
 
-A decorator such as `recipe_options` adds options to a command and passes it one argument made from their values.
+A decorator such as `recipe_options` adds options to a command, and passes the command one argument made from the values
+of these options.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ HOST_OPTIONS = {
 
 
 def host_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that select hosts and ports to a command.
+    """Add to a command the options that select hosts and ports.
 
     The command gets the options' values as one `LaunchRequest`, in the argument `launch`.
     """
@@ -287,7 +288,8 @@ def torchrun_workers(requested: int | None, num_servers: int = 0) -> int | None:
 def _max_servers(recipe: Recipe, changes: Changes, leave_out: tuple[str, ...]) -> int:
     """Return the largest number of parameter servers that any strategy of the command needs.
 
-    All strategies run with the same number of workers, so torchrun must start this many processes in addition to them.
+    All strategies run with the same number of workers, so torchrun must start this many processes in addition to the
+    workers.
     """
     from paceline.strategies import StrategySpec
     from paceline.strategies.capabilities import servers_of

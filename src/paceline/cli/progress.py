@@ -279,7 +279,7 @@ class WorkerStatusLines:
         self._latest = {}
 
     def lines(self) -> list[tuple[str, ...]]:
-        """Return five texts for each line: worker, step, loss, throughput, and share of time spent communicating."""
+        """Return each line as five strings: worker, step, loss, throughput, and share of time spent communicating."""
         events = [event for _, event in sorted(self._latest.items())]
         num_single = len(events) if len(events) <= MOST_WORKER_LINES else MOST_WORKER_LINES - 1
         lines = [_status(f"worker {event['rank']}", [event]) for event in events[:num_single]]

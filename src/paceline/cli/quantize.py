@@ -120,7 +120,7 @@ def quantize(
     out: Out = Path("runs"),
     json_target: Json = "",
 ) -> None:
-    """Quantize a trained model to int8 in stages, up to integer-only inference, and measure the accuracy of each."""
+    """Quantize a trained model to int8 in stages, up to integer-only inference, and measure every stage's accuracy."""
     from paceline.cli.data import fetch_if_needed
     from paceline.cli.output import check_json_target, check_target, console_for, show_study, write_json
     from paceline.errors import RunError, UsageError

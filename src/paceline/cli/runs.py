@@ -169,7 +169,7 @@ def diff(
 
 
 def _parse_percent(option: str, text: str) -> float:
-    """Return 5.0 for `5%`. The percent sign is required, because 0.05 could be meant as a fraction."""
+    """Parse a percentage: `5%` gives 5.0. The percent sign is required, because 0.05 could be meant as a fraction."""
     try:
         value = float(text.removesuffix("%"))
     except ValueError:

@@ -61,7 +61,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
 def session_options(
     *, leave_out: tuple[str, ...] = (), takes_hosts: bool = True
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that adds the options that all studies share to a command.
+    """Return a decorator that adds to a command the options that all studies share.
 
     The command gets the options' values as a `StudySession`, in the argument `session`.
     """
@@ -133,7 +133,7 @@ class StudySession:
         return launcher_for(self.request, cluster or self.request.cluster, single_process=single_process)
 
     def place_words(self, cluster: ClusterConfig) -> str:
-        """Return where workers run, such as `, on a, b`. For plain processes on this host, the text is empty."""
+        """Return where workers run, with a comma in front: `, on HOST1, HOST2`. Return "" for plain local processes."""
         words = self.launcher(cluster).describe().words
         return f", {words}" if words else ""
 
@@ -248,7 +248,7 @@ def _progress_words(stored: StudyResult) -> str:
 def _refuse_other_recipe(given: Recipe, stored: Recipe, own_keys: tuple[str, ...]) -> None:
     """Raise UsageError if the user gave a recipe key that differs from the stored recipe of the resumed study.
 
-    Keys whose value is that of the default recipe count as not given. `own_keys` are not compared.
+    A key whose value equals that of the default recipe is treated as not given. `own_keys` are not compared.
     """
     from paceline.recipe import DEFAULT_RECIPE, load_recipe, recipe_keys
 

@@ -53,7 +53,7 @@ def read_mounts(text: str) -> list[Mount]:
 
 
 def find_controllers(process: Path = Path("/proc/self")) -> tuple[list[Controller], dict[str, str]]:
-    """Return the usable cgroup controllers, and by name the reasons why the others are not usable."""
+    """Return the usable cgroup controllers, and a dict from the names of the others to why they are not usable."""
     try:
         mounts = read_mounts((process / "mountinfo").read_text(encoding="utf-8"))
         own = _own_paths((process / "cgroup").read_text(encoding="utf-8"))
@@ -72,7 +72,7 @@ def find_controllers(process: Path = Path("/proc/self")) -> tuple[list[Controlle
 
 
 def _own_paths(text: str) -> dict[str, str]:
-    """Return the cgroup of a process for each controller; the empty name stands for cgroup version 2."""
+    """Parse `/proc/PID/cgroup`: return the process's cgroup by controller name; the name "" means cgroup version 2."""
     paths: dict[str, str] = {}
     for line in text.splitlines():
         _, names, path = line.split(":", 2)
@@ -195,10 +195,10 @@ def limit_groups(layout: ClusterLayout) -> None:
 
 
 def weight_files(controller: Controller, layout: ClusterLayout) -> Iterator[tuple[str, str]]:
-    """Yield the names and contents of files to write to a cluster's folder.
+    """Yield the name and content of the file that sets a cluster's CPU weight, if the controller is `cpu`.
 
-    They set the cluster's CPU weight in proportion to its number of cores. By default, the kernel would give all nodes
-    of the cluster together the weight of one process. For other controllers nothing is yielded.
+    The weight is proportional to the cluster's number of cores. By default, the kernel would give all nodes of the
+    cluster together the weight of one process.
     """
     if controller.name == "cpu":
         num_cores = sum(math.ceil(node.cpus or 1) for node in layout.nodes)

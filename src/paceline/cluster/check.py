@@ -53,8 +53,8 @@ def check_cluster(cluster: Cluster, *, seconds: float = 1.0, attempts: int = ATT
 def measured_pairs(cluster: Cluster) -> list[tuple[int, int]]:
     """Return pairs (source, target) of nodes whose link is measured; each pair is listed in both directions.
 
-    In a cluster of more than `ALL_PAIRS_UP_TO` nodes, these are only nodes with adjacent indices (and the last with the
-    first), and nodes whose link has its own rate.
+    In a cluster of more than `ALL_PAIRS_UP_TO` nodes, only two kinds of pairs are measured: nodes with adjacent indices
+    (the last and the first node are also a pair), and pairs whose link has its own rate.
     """
     count = len(cluster.layout.nodes)
     if count <= ALL_PAIRS_UP_TO:
@@ -130,9 +130,10 @@ def _best(measure: Callable[[], float], asked: float | None, attempts: int) -> f
 
 @contextmanager
 def _listening(cluster: Cluster, index: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Context manager: run a process in a node that serves one connection; yield the process and its port.
+    """Context manager: in a node, run a process that serves one connection; yield the process and its port.
 
-    As its peer requests, it sends each byte back, or measures the rate of arriving bytes. It is killed after the block.
+    The process sends each byte back, or measures the rate of arriving bytes, as its peer requests. It is killed after
+    the block.
     """
     popen = _start(cluster, index, ["listen", cluster.nodes[index].address], with_shares=False)
     assert popen.stdout is not None

@@ -104,7 +104,7 @@ def take_down(layout: ClusterLayout) -> None:
 
 
 def _wait(parent: int, signalled: int) -> None:
-    """Wait for a signal or, if there is a parent, until it ends or closes this process's standard input."""
+    """Wait for a signal. If there is a parent, stop waiting also when it ends or closes this process's stdin."""
     watched = [signalled]
     if parent:
         try:

@@ -1,4 +1,4 @@
-"""Layout of an emulated cluster: all settings that the keeper, the process that builds it, gets as a line of JSON."""
+"""Layout of an emulated cluster: all settings, passed as JSON to the keeper (the process that builds the cluster)."""
 
 from __future__ import annotations
 

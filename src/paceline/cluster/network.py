@@ -182,7 +182,7 @@ def _tbf(device: str, parent: int | str, bits_per_s: float) -> Request:
 def _classes_by_peer(layout: ClusterLayout, index: int, parent: int | str) -> list[Request]:
     """Return the requests that limit a node's link and, within it, the traffic to each peer that has its own rate.
 
-    The whole link is a traffic class. Its child classes are one per such peer, and one for all other traffic.
+    The whole link is a traffic class. It has a child class for each such peer, and one for all other traffic.
     """
     node, device = layout.nodes[index], layout.interface(index)
     whole = node.bits_per_s or UNSHAPED_BITS_PER_S

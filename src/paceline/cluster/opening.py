@@ -133,9 +133,9 @@ def find_or_build(which: str, *, without_cpu_shares: bool) -> Iterator[Cluster]:
 def make_layout(
     config: ClusterConfig, *, name: str, without_cpu_shares: bool, host: Host | None, parent: int
 ) -> ClusterLayout:
-    """Check a request and return the layout of the cluster, without starting the cluster.
+    """Check a cluster's settings and return its layout, without starting the cluster.
 
-    `parent` is the id of the process that the cluster ends with; 0 for a kept cluster. If `host` is None, this machine
+    The cluster ends when the process with the id `parent` ends; 0 means a kept cluster. If `host` is None, this machine
     is examined first.
     """
     if without_cpu_shares:

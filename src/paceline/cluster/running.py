@@ -166,7 +166,7 @@ def end_processes(name: str, *, excluding: int = 0) -> int:
 
 
 def _signal(pid: int, name: str, number: signal.Signals) -> None:
-    """Send a signal to a process, unless it is not in the cluster any longer: its id may have been reused."""
+    """Send a signal to a process if it is still in the cluster: its id may have been reused for another process."""
     with contextlib.suppress(ProcessLookupError):
         descriptor = os.pidfd_open(pid)
         try:

@@ -56,13 +56,13 @@ class Codec(ABC):
         """Sum a contiguous tensor over workers in place.
 
         `sum_over_workers` sums a tensor as the strategy does, for example by a ring all-reduce. A codec whose encoded
-        tensors cannot be added does not call it, but communicates through `comm`.
+        tensors cannot be added communicates through `comm` instead of calling `sum_over_workers`.
         """
 
     def sum_together(
         self, tensors: Sequence[Tensor], sum_over_workers: SumFunction, comm: Comm, keys: Sequence[Key]
     ) -> None:
-        """Sum several tensors in place, with as many bytes as separate sums. A codec may use fewer messages."""
+        """Sum several tensors in place. This sends as many bytes as separate sums, but may use fewer messages."""
         for tensor, key in zip(tensors, keys, strict=True):
             self.sum(tensor, sum_over_workers, comm, key)
 
@@ -151,7 +151,7 @@ def pack(parts: Sequence[Tensor]) -> Tensor:
 
 
 class ErrorFeedback:
-    """Storage for the error of each encoded tensor, which is added to the same tensor in the next step.
+    """Storage for encoding errors: the error of a tensor is added to the same tensor in the next step.
 
     A worker multiplies its tensors by its weight in the average before encoding, so stored errors are added without
     scaling. Over any number of steps, the decoded sums plus the stored errors equal the sum of the inputs. A codec can

@@ -1,4 +1,4 @@
-"""Notices of messages between nodes, from which `recv_any` of comm `hierarchical` learns which peer has sent.
+"""Notices that tell `recv_any` of comm `hierarchical` which peer on another node has sent a message.
 
 `recv_any` waits for a message in shared memory or on the network, whichever arrives first. Gloo can block on a receive
 from any source, but can neither poll for a message nor cancel the receive. So each sender sends a short notice before

@@ -1,7 +1,7 @@
 """The torch.distributed backend `paceline`: stock DDP and a user's own collectives run on shared memory.
 
-The backend is registered as soon as both torch and paceline are imported, in either order. To keep that import short,
-this module imports other modules of paceline only when a group is created.
+The backend is registered as soon as both torch and paceline are imported, in either order. So that registration takes
+little time, this module imports other modules of paceline only when a group is created.
 """
 
 from __future__ import annotations

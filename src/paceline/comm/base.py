@@ -111,9 +111,9 @@ class Comm(MessageCollectives):
         return self._observed(self._iall_reduce(tensor), span)
 
     def ireduce_scatter(self, output: Tensor, tensor: Tensor) -> Work:
-        """Start a reduce-scatter: the sum is divided into N equal slices, and `output` receives slice `rank`.
+        """Start a reduce-scatter: the sum is divided into equal slices, one per worker; `output` receives slice `rank`.
 
-        `output` may be a view of that slice of `tensor`.
+        `output` may be a view of slice `rank` of `tensor`.
         """
         assert output.numel() * self.world_size == tensor.numel(), "parts of a reduce-scatter are equal"
         span = self._begin("reduce_scatter", tensor)
@@ -150,7 +150,7 @@ class Comm(MessageCollectives):
     def progress(self) -> None:
         """Advance pending operations without blocking; by default do nothing.
 
-        A comm overrides it if it moves bytes in the worker's own thread.
+        A comm that moves bytes in the worker's own thread overrides this method.
         """
 
     def settle(self, end: float) -> None:
@@ -164,7 +164,7 @@ class Comm(MessageCollectives):
     def reduction(self, numel: int, dtype: torch.dtype, device: torch.device, *, shared: bool = False) -> Reduction:
         """Allocate a vector of zeros that is summed over workers repeatedly.
 
-        With `shared`, all workers may read the sum in the same memory, so none of them may write to it.
+        With `shared`, the comm may place the sum in memory that all workers use, so no worker may write to it.
         """
         del shared
         return Reduction(self, torch.zeros(numel, dtype=dtype, device=device))
@@ -234,7 +234,7 @@ class Comm(MessageCollectives):
         return {other: sent / (world_size - 1) for other in range(world_size) if other != rank} if sent else {}
 
     def process_group(self) -> Any:
-        """Return a torch.distributed process group over this comm's workers; its traffic is counted here.
+        """Return a torch.distributed process group over this comm's workers. This comm counts the group's traffic.
 
         Raise NotImplementedError if the comm cannot provide one.
         """

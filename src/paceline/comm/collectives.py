@@ -53,7 +53,10 @@ class MessageCollectives(ABC):
         target.add_(other)
 
     def mix(self, target: Tensor, other: Tensor, share: float) -> None:
-        """Interpolate `target` towards `other` by the fraction `share`, in place. Equal elements stay bit-identical."""
+        """Interpolate `target` towards `other` by the fraction `share`, in place.
+
+        Elements that are equal in both tensors do not change.
+        """
         target.lerp_(other, share)
 
     def _barrier(self) -> None:
@@ -158,15 +161,16 @@ class Reduction:
         return self.comm.ireduce_scatter(self.result[part], self.own[begin:end])
 
     def part(self, begin: int, end: int) -> slice:
-        """Return the slice of a range that belongs to this worker: ranges are divided into N equal slices."""
+        """Return this worker's slice of a range. A range has one slice of equal size per worker, in order of rank."""
         size = (end - begin) // self.comm.world_size
         return slice(begin + self.comm.rank * size, begin + (self.comm.rank + 1) * size)
 
 
 class SharedVector:
-    """A vector of which each worker writes its own slices and gets the others by `gather`. Here each worker has a copy.
+    """A vector of which each worker writes its own slices, and gets the other slices by `gather`.
 
-    A comm with shared memory provides a subclass in which all workers use the same memory.
+    In this class each worker has its own copy of the vector. A comm with shared memory provides a subclass in which all
+    workers use the same memory.
     """
 
     is_one_memory: ClassVar[bool] = False  # whether all workers use the same memory
@@ -178,7 +182,8 @@ class SharedVector:
     def gather(self, ranges: Sequence[tuple[int, int]]) -> None:
         """All-gather each range `(begin, end)` of the vector.
 
-        A range is divided into N equal slices. Every worker has written slice `rank` and receives the other slices.
+        A range is divided into equal slices, one per worker. Every worker has written slice `rank` and receives the
+        other slices.
         """
         for begin, end in ranges:
             size = (end - begin) // self.comm.world_size

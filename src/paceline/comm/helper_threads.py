@@ -42,7 +42,7 @@ class HelperThreads:
         self._jobs.put(job)
 
     def share(self, job: Job, count: int) -> None:
-        """Let up to `count` of the other threads call `job`, which is the method `run` of a SharedJob."""
+        """Let up to `count` threads, except the ordered one, call `job`, which is the method `run` of a SharedJob."""
         for _ in range(min(count, self.size - 1)):
             self._shared_jobs.put(job)
 

@@ -171,8 +171,8 @@ class HierarchicalComm(Comm):
     def _ireduce_scatter(self, output: Tensor, tensor: Tensor) -> Work:
         """Reduce-scatter in three stages, all during the call.
 
-        Workers sum within their node. Each leader sends every other leader the slices that belong to that leader's
-        workers, and adds those that it receives. Then it scatters them to its workers.
+        Workers sum within their node. Each leader sends every other leader the slices of the receiving leader's
+        workers, and adds the slices that it receives to its own. Then it scatters the sums to its workers.
         """
         if len(self._nodes) == 1:
             return self._local._ireduce_scatter(output, tensor)

@@ -17,10 +17,11 @@ LAUNCH_S = 20e-6  # a shorter call only started the operation
 
 
 class CommListener(Protocol):
-    """Interface of objects that receive every completed operation and every interval in which one blocks the worker.
+    """Interface of objects that receive completed operations, and the intervals in which operations block the worker.
 
-    Times are those of `time.perf_counter`, in seconds. `number` counts a worker's collectives, and its messages by
-    peer, tag and direction, so that the same number means the same operation on every worker.
+    Times are those of `time.perf_counter`, in seconds. `number` is the index of an operation among the worker's
+    collectives or, for a message, among the worker's messages with the same peer, tag and direction. An operation
+    therefore has the same number on all workers that take part in it.
     """
 
     step: int  # the current training step; negative: operations are not recorded
@@ -66,7 +67,7 @@ class OperationNumbers:
 
 
 class OpenOperation:
-    """An operation that has begun. As a context manager it reports the end of its block, unless the block raises."""
+    """An operation that has begun. At the end of a `with` block it calls `end_here`, unless the block raises."""
 
     __slots__ = ("begin", "listener", "medium", "nbytes", "number", "op", "peer", "step", "tag")
 
@@ -156,7 +157,7 @@ class LaunchedGroup:
         self.launched_at = perf_counter()
 
     def check(self) -> None:
-        """Set the time of completion to now if the work is complete; for small groups, which have no callback."""
+        """Set the time of completion to now if the work is complete. Small groups need this: they have no callback."""
         if self.completed is None and self.work.is_completed():
             self.completed = perf_counter()
 
@@ -169,9 +170,9 @@ def settle(launched: list[LaunchedGroup], end: float) -> None:
     """Report the operations that DDP started and waited for during a backward that ended at `end`.
 
     DDP starts its last bucket after the last gradient, and then waits for all buckets in order. So the first group
-    blocks the worker from that last start until the group is complete, and each later group from then until it is
-    complete itself. Small groups are only checked when DDP starts a later group; one that was not complete then is
-    reported as complete at `end`.
+    blocks the worker from the start of the last bucket until the group is complete. Each later group blocks the worker
+    from the completion of the groups before it until its own completion. Small groups are only checked when DDP starts
+    a later group. A small group that was not complete at its last check is reported as complete at `end`.
     """
     blocked_from = launched[-1].launched_at
     for group in launched:

@@ -305,7 +305,7 @@ class ShmComm(Comm):
         self._counters.publish(Counters.FREE, number)
 
     def _put(self, piece: Tensor, number: int, collective: Collective) -> None:
-        """Wait until the piece's stage is free, copy this worker's data into it, and tell the peers."""
+        """Wait until the piece's stage (its area of shared memory) is free, copy the piece there and tell the peers."""
         self._wait_for_stage(number)
         copy(self._slots(number, piece)[self.rank], piece)
         self._counters.mark_ready(number, collective)
@@ -324,7 +324,7 @@ class ShmComm(Comm):
         return pieces
 
     def _slots(self, number: int, piece: Tensor) -> Tensor:
-        """Return the shared memory of piece `number`, one row per worker, viewed as tensors like `piece`."""
+        """Return the shared memory of piece `number`: one row per worker, with the dtype and length of `piece`."""
         dtype = piece.dtype
         if dtype not in self._stages_as:
             self._stages_as[dtype] = self._stages.view(dtype).view(STAGES, self.world_size, -1)

@@ -65,7 +65,7 @@ class Mailbox:
         return receiving
 
     def receive_any(self, tensor: Tensor, tag: int, has_other: Callable[[], bool] | None = None) -> int:
-        """Receive a message with this tag from any peer and return the peer's rank; several senders take turns.
+        """Receive a message with this tag from any peer, and return the peer's rank. Peers are served in turn.
 
         `has_other` tells whether a worker on another node has announced a message with this tag. As soon as it returns
         True, this method returns -1 without a message. The thread that receives announcements must wake this worker.
@@ -94,7 +94,7 @@ class Mailbox:
         return inbox.peer
 
     def progress(self, *, push_only: bool = False) -> None:
-        """Copy as much as possible of pending messages without waiting; with `push_only`, only of sends."""
+        """Copy as much of the pending messages as is possible without waiting; `push_only` skips incoming messages."""
         for outbox in self._out.values():
             if outbox.waiting:
                 self._push(outbox)
@@ -143,7 +143,7 @@ class _Message:
 
 @dataclass(eq=False)
 class Sending(_Message):
-    """A send in progress. `tensor` holds the bytes that are not in the channel yet; without any, the send is done."""
+    """A send in progress. `tensor` holds the bytes that still have to be copied into the channel."""
 
     def __post_init__(self) -> None:
         self.total = self.tensor.numel()
@@ -174,7 +174,7 @@ class MailboxChannel:
     def entry(index: int) -> int:
         """Return the position of an entry in `words`.
 
-        An entry has four words: offset and bytes of a piece, tag, and bytes of the whole message.
+        An entry has four words: offset and size of a piece, tag, and size of the whole message. Sizes are in bytes.
         """
         return (2 + index % ENTRIES) * WORDS_PER_LINE
 

@@ -1,8 +1,8 @@
 """Shared memory for comm `shm`: segments that the workers of one host map, and fast copies and sums in them.
 
 The memory is an anonymous file (memfd). Its creator keeps it open until all peers have mapped it. From then on only the
-mappings hold the memory, and the kernel frees it with the last one, however the processes end. Peers open the file
-through the creator's folder in /proc, which the kernel restricts to the same user.
+mappings hold the memory, and the kernel frees it when the last mapping is gone, even if processes crash. Peers open
+the file through the creator's folder in /proc, which the kernel restricts to the same user.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Segment:
 
     @property
     def address(self) -> str:
-        """The text that a peer passes to `attach`. It contains the token, so only peers may read it."""
+        """The text that a peer passes to `attach`. It contains the secret token, so only peers may read it."""
         return f"{os.getpid()}:{self._fd}:{self.token.hex()}"
 
     def close_file(self) -> None:
@@ -80,7 +80,7 @@ class Segment:
             self._fd = -1
 
     def tensor(self, offset: int, numel: int, dtype: torch.dtype) -> Tensor:
-        """Return a vector that starts `offset` bytes after the header."""
+        """Return `numel` elements of the memory as a vector, starting `offset` bytes after the segment's header."""
         if numel == 0:
             return torch.empty(0, dtype=dtype)
         return torch.frombuffer(self.memory, dtype=dtype, count=numel, offset=HEADER_BYTES + offset)
@@ -117,7 +117,7 @@ def libc() -> ctypes.CDLL:
 
 
 def round_up_to_lines(nbytes: int) -> int:
-    """Round bytes up to whole cache lines."""
+    """Round a size in bytes up to whole cache lines."""
     return -(-nbytes // LINE_BYTES) * LINE_BYTES
 
 
@@ -130,7 +130,7 @@ def add_up(rows: Tensor, into: Tensor) -> Tensor:
 
 
 def copy(target: Tensor, source: Tensor) -> None:
-    """Copy a contiguous tensor; a long CPU tensor with memmove, which does not load the target into the cache first."""
+    """Copy a contiguous tensor. Long CPU tensors use memmove: it does not load the target into the cache first."""
     nbytes = target.numel() * target.element_size()
     if nbytes < MEMMOVE_BYTES or target.is_cuda or source.is_cuda:
         target.copy_(source)
@@ -139,7 +139,10 @@ def copy(target: Tensor, source: Tensor) -> None:
 
 
 def part_bounds(numel: int, world_size: int, itemsize: int) -> list[int]:
-    """Return N + 1 indices that divide a vector into one slice per worker, at cache lines. Slices may be empty."""
+    """Return `world_size` + 1 indices that divide a vector into one slice per worker.
+
+    Slices begin at multiples of a cache line, and may be empty.
+    """
     per_line = max(LINE_BYTES // itemsize, 1)
     size = -(-numel // (world_size * per_line)) * per_line
     return [min(size * rank, numel) for rank in range(world_size + 1)]

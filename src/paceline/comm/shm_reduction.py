@@ -117,9 +117,10 @@ class ShmReduction(Reduction):
                 work.span.blocked(begin, perf_counter(), is_busy=True)
 
     def completed_at(self, number: int) -> float | None:
-        """Return about when the sum of range `number` was complete; None if it is not complete or was waited for.
+        """Return the approximate time at which the sum of range `number` was complete.
 
-        The returned time is that at which this worker summed its own slice; a peer may have been slightly later.
+        It is the time at which this worker finished its own slice; a peer may have finished slightly later. Return None
+        if the sum is not complete, or if this worker has already waited for it.
         """
         return None if self._counters.first_behind(Counters.SUMMED, number) >= 0 else self._added_at.get(number)
 
@@ -174,7 +175,7 @@ class ShmReduction(Reduction):
     def _publish_added(self, number: int, error: BaseException | None) -> None:
         """Record that this worker has summed its slice of range `number`, or failed with `error`.
 
-        Ranges may be summed out of order, so peers see the number up to which all of them are done.
+        Ranges may be summed out of order. Peers see the highest number n such that ranges 1 to n are all summed.
         """
         if error is not None:
             self._fail(error)
@@ -256,7 +257,7 @@ class ShmSharedVector(SharedVector):
 
 @dataclass(frozen=True)
 class _Plan:
-    """The sums and copies that one worker makes for a range; computed once and reused in every step."""
+    """The blocks that one worker sums and copies for a range. A plan is made once and reused in every step."""
 
     num_bytes: int  # size of the whole range
     pieces: list[tuple[Tensor, Tensor]]  # blocks to sum: all workers' contributions, and the target of their sum

@@ -1,10 +1,10 @@
 """Synchronisation of the workers of comm `shm`: waiting for peers, and counters of their progress.
 
 A worker that waits spins briefly, then yields, then sleeps on a semaphore until a peer posts it. Before it sleeps, it
-sets its sleep flag and checks once more. A worker that has written something posts the semaphores of the peers whose
-flags are set. Both execute a full memory fence between their write and their read, so no wake-up is lost. Before it
-sleeps, a worker also advances operations that peers may be waiting for. It sleeps for SLEEP_SLICE_S at a time, and
-checks in between that its peers are still running.
+sets its sleep flag, advances operations that peers may be waiting for, and checks once more whether it has to wait. A
+worker that has written something posts the semaphores of the peers whose flags are set. The waiting and the writing
+worker each execute a full memory fence between their write and their read, so no wake-up is lost. A worker sleeps for
+SLEEP_SLICE_S at a time, and checks in between that its peers are still running.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class _Timespec(ctypes.Structure):
 class ShmWaiter:
     """Lets one thread sleep until a peer wakes it, and wake sleeping peers.
 
-    A worker has two slots: one for its own thread, one for its ordered helper thread.
+    Two threads of a worker can sleep, each with its own slot in shared memory (a flag and a semaphore): the worker's
+    own thread, and the helper thread that runs queued jobs in order.
     """
 
     def __init__(

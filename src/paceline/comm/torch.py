@@ -310,7 +310,7 @@ def wait_for(store: Store, key: str, timeout_s: float) -> bytes | None:
 
 
 def prefix_store(prefix: str, store: Store) -> Store:
-    """Return a view of a store that adds a prefix to all keys, so that they differ from those of other users."""
+    """Return a view of a store that adds a prefix to all keys, to keep them apart from the store's other keys."""
     return dist.PrefixStore(prefix, store)
 
 

@@ -55,7 +55,7 @@ class Counter:
 
 
 class CommLink(NamedTuple):
-    """The direction from one rank to another, in which bytes are sent."""
+    """A pair of ranks between which bytes are sent, in one direction."""
 
     sender: int
     receiver: int
@@ -73,10 +73,10 @@ def by_medium(comm: Comm, counter: Counter) -> dict[str, Wire]:
 
 
 def bytes_by_link(comm: Comm, counter: Counter) -> dict[CommLink, float]:
-    """Return the bytes that this worker sent to each peer and received from each server.
+    """Return the bytes that this worker sent to each peer and received from each parameter server.
 
     Bytes of a collective are assigned to links as the comm's algorithm sends them. Parameter servers have ranks above
-    those of the workers. They do not count their own traffic, so workers count the bytes that servers send to them.
+    those of the workers. Servers do not count their own traffic, so workers count the bytes that servers send to them.
     """
     bytes_of: dict[CommLink, float] = {}
     for (op, peer), nbytes in counter.nbytes.items():

@@ -14,8 +14,8 @@ AUTO = "auto"
 def choose_comm(*, num_workers: int, num_nodes: int = 1, device: str = "cpu") -> str:
     """Return the name of the comm for a placement of workers.
 
-    CPU workers use shm on one host, and hierarchical on several hosts if some have more than one worker. All others,
-    and all workers on machines that do not support these two, use torch.
+    Several CPU workers use shm on one host, and hierarchical on several hosts if a host has more than one worker. In
+    all other cases, and on machines that do not support these two comms, workers use torch.
     """
     preferred = "torch"
     if device == "cpu" and num_workers > 1:

@@ -47,10 +47,10 @@ def data_sources() -> dict[str, str]:
 
 
 def load_data(config: DataConfig, *, seed: int) -> Data:
-    """Load the data that a recipe names, limited to its first `train_samples` and `test_samples`.
+    """Load the data that a recipe names.
 
-    If one of these settings is None, its whole set is used. The same config and seed give the same samples in every
-    process.
+    `train_samples` and `test_samples` limit the two sets to their first samples; None means the whole set. The same
+    config and seed give the same samples in every process.
     """
     data = _source(config.name).load(config, seed)
     return Data(

@@ -61,7 +61,7 @@ def data_without_samples(shape: tuple[int, ...], num_classes: int) -> Data:
 
 
 class Tensors(Dataset):
-    """Data set of inputs and targets in memory. The first dimension of every tensor counts samples."""
+    """Data set of inputs and targets in memory. Every tensor has the samples along its first dimension."""
 
     def __init__(self, inputs: Tree, targets: Tree) -> None:
         self.inputs = inputs

@@ -30,7 +30,7 @@ class Normalization:
 
 
 def float_images(images: Tensor, normalization: Normalization | None) -> Tensor:
-    """Convert uint8 images to contiguous float32 values from 0 to 1, and normalise them."""
+    """Convert uint8 images to contiguous float32 values from 0 to 1; normalise them if `normalization` is given."""
     values = images.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
     return values if normalization is None else normalization.apply_(values)
 
@@ -99,7 +99,7 @@ class InMemory(Dataset):
         ]
 
     def _epoch_choices(self, epoch: int, augmentation: Augmentation) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the crop's top and left and whether to mirror: one tensor each, with an element per sample.
+        """Return three tensors with an element per sample: top and left of the crop, and whether to mirror.
 
         The choices of the latest epoch are cached.
         """

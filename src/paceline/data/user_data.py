@@ -27,8 +27,8 @@ MAX_SCANNED_SAMPLES = 10_000
 def load_user(config: DataConfig, seed: int) -> Data:
     """Load data from the user's `file.py:factory`.
 
-    The factory may have a parameter `seed` and parameters named like the fields of `DataConfig` (except `name`). It is
-    called with the values of those that it has.
+    The factory may have a parameter `seed` and parameters named like the fields of `DataConfig` (except `name`).
+    Only the parameters that the factory declares are passed.
     """
     name = config.name
     factory = load_reference(name, "data")
@@ -154,7 +154,7 @@ def _shape(dataset: Dataset) -> tuple[int, ...]:
 
 
 def _num_classes(dataset: Dataset) -> int:
-    """Return the number of classes, or 0 if targets are not class numbers or their number is unknown."""
+    """Return the number of classes, or 0 if it is unknown or if targets are not class numbers."""
     if isinstance(dataset, Tensors):
         return _highest_class(dataset.targets)
     if not isinstance(dataset, MapStyle):

@@ -1,4 +1,4 @@
-"""Count the memory accesses of a layer on the accelerator, with energy and compression."""
+"""Memory accesses of a layer on the accelerator, their energy, and the compression of DRAM traffic."""
 
 from __future__ import annotations
 
@@ -48,13 +48,14 @@ class Accesses:
 
 
 def compressed_share(zeros: float, chip: Chip) -> float:
-    """Return the expected compressed size of data over its uncompressed size.
+    """Return the expected compressed size of data, divided by its uncompressed size.
 
-    `zeros` is the share of zeros in the data, which are assumed to lie at random positions. The result is at most 1,
+    `zeros` is the share of zeros in the data. Zeros are assumed to lie at random positions. The result is at most 1,
     because data that would become longer is sent uncompressed.
 
-    The code stores pairs of a non-zero value and the number of zeros before it. In a run of zeros that is too long for
-    a counter of run_bits bits, every 2^run_bits zeros become a pair whose value is zero.
+    The run-length encoding stores pairs of a non-zero value and the number of zeros before it. That number has
+    `chip.compression.run_bits` bits. In a run of zeros that is too long for these bits, every 2^run_bits zeros become a
+    pair whose value is zero.
     """
     longest: int = 2**chip.compression.run_bits
     pairs = (1 - zeros) / (1 - zeros**longest) if zeros < 1 else 1 / longest
@@ -62,7 +63,7 @@ def compressed_share(zeros: float, chip: Chip) -> float:
 
 
 def encoded_share(values: NDArray[Any], chip: Chip) -> float:
-    """Return the exact compressed size of `values` over their uncompressed size, at most 1.
+    """Return the exact compressed size of `values`, divided by their uncompressed size; at most 1.
 
     Zeros after the last non-zero value are encoded as pairs whose value is 0.
     """

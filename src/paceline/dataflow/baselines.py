@@ -1,12 +1,13 @@
 """Memory accesses of other accelerator dataflows, as baselines for the row-stationary dataflow.
 
-The baselines are weight-, output- and input-stationary, and no local reuse. They use the processing elements (PEs),
-buffer and DRAM of the same chip. A PE holds one word of the stationary data, if there is any, and has no scratch pads.
+The baselines are weight-stationary, output-stationary, input-stationary and no-local-reuse. They use the processing
+elements (PEs), buffer and DRAM of the same chip. A PE holds one word of the stationary data, if there is any, and has
+no scratch pads.
 
 The PEs compute one block of a layer at a time, in parallel. With output-stationary, partial sums stay in the PEs. With
-the other dataflows, the buffer holds the partial sums of one tile of outputs at a time. The function of each dataflow
-returns the accesses of all candidates, which are sizes of blocks and tiles that fit the chip. For a fair comparison,
-`best_accesses` uses the candidate with the least energy.
+the other dataflows, the buffer holds the partial sums of one tile of outputs at a time. A candidate is a choice of
+block and tile sizes that fits the chip. The function of each dataflow returns the accesses of all candidates. For a
+fair comparison, `best_accesses` uses the candidate with the least energy.
 """
 
 from __future__ import annotations
@@ -62,10 +63,10 @@ def best_accesses(dataflow: str, shape: Shape, chip: Chip, allowed: Allowed = an
 
 
 def weight_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
-    """Return the accesses of every candidate if each PE holds one weight.
+    """Return the accesses of every candidate (block and tile sizes) if each PE holds one weight.
 
     A plane has the weights of one filter and one channel, and is held by R x S PEs (R x S is the kernel size). A block
-    has the planes of `a` filters and `b` channels. Inputs pass over the PEs. Sums go from PE to PE and then to the
+    has the planes of some filters and some channels. Inputs pass over the PEs. Sums go from PE to PE and then to the
     buffer. A plane with more weights than the chip has PEs is divided into folds: in every fold, the inputs pass again
     and the partial sums return from the buffer.
     """
@@ -89,10 +90,10 @@ def weight_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
 
 
 def output_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
-    """Return the accesses of every candidate if each PE holds one output until it is complete.
+    """Return the accesses of every candidate (block sizes) if each PE holds one output until it is complete.
 
-    A block has the outputs of `a` filters in a rectangle of output rows and columns. Each weight is sent to the PEs of
-    all output pixels of its filter, and each input to the PEs of all filters.
+    A block has the outputs of some filters, in a rectangle of output rows and columns. Each weight is sent to all PEs
+    that compute outputs of its filter, and each input to the PEs of all filters in the block.
     """
     blocks = []
     for a in part_sizes(shape.num_filters, chip.num_pes):
@@ -118,9 +119,9 @@ def output_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
 
 
 def input_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
-    """Return the accesses of every candidate if each PE holds one input pixel.
+    """Return the accesses of every candidate (block and tile sizes) if each PE holds one input pixel.
 
-    A block has the pixels of `b` channels in a rectangle of input rows and columns. Each weight is sent to all PEs of
+    A block has the pixels of some channels, in a rectangle of input rows and columns. Each weight is sent to all PEs of
     its channel. Sums go from PE to PE and then to the buffer.
     """
     blocks: list[tuple[int, ...]] = []
@@ -155,10 +156,10 @@ def input_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
 
 
 def no_local_reuse(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
-    """Return the accesses of every candidate if PEs hold no data.
+    """Return the accesses of every candidate (block and tile sizes) if PEs hold no data.
 
-    A block has `a` filters and `b` channels. Every product reads its weight from the buffer. Each input is sent to the
-    PEs of all filters.
+    A block has some filters and some channels. Every product reads its weight from the buffer. Each input is sent to
+    the PEs of all filters in the block.
     """
     blocks = _filters_and_channels(shape, chip.num_pes, allowed)
     plane = shape.kernel_height * shape.kernel_width
@@ -194,10 +195,9 @@ def _allowed_blocks(blocks: Sequence[tuple[int, ...]], allowed: Allowed) -> list
 
 
 def _filters_and_channels(shape: Shape, most: int, allowed: Allowed) -> list[tuple[int, ...]]:
-    """Return the allowed blocks (filters, channels) with at most `most` planes of weights.
+    """Return the sizes (filters, channels) of the allowed blocks that have at most `most` planes of weights.
 
-    A block has one plane, which is the kernel of one filter and one channel, for every combination of its filters and
-    channels.
+    A plane is the kernel of one filter and one channel. A block has filters x channels planes.
     """
     filters = part_sizes(shape.num_filters, most)
     return _allowed_blocks([(a, b) for a in filters for b in part_sizes(shape.num_channels, most // a)], allowed)
@@ -208,9 +208,9 @@ def _with_tiles(
 ) -> tuple[tuple[Any, ...], Tiles]:
     """Return the sizes of blocks and tiles for all combinations that fit into the buffer.
 
-    `needs(*block, n, input_rows)` returns three numbers: the fewest filters that a tile may have, the words that the
-    buffer holds besides partial sums, and the additional words per filter. A tile has all filters if the buffer can
-    hold their partial sums, and otherwise as many multiples of the fewest filters as fit into the buffer.
+    `needs(*block, num_images, input_rows)` returns three numbers: the fewest filters that a tile may have, the words
+    that the buffer holds besides partial sums, and the additional words per filter. A tile has all filters if their
+    partial sums fit into the buffer. Otherwise, it has the largest multiple of the fewest filters that fits.
     """
     sizes = [
         (n, e)

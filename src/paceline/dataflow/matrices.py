@@ -83,7 +83,7 @@ def _read_file(path: Path, what: str) -> Matrix:
 def _read_npy(path: Path, what: str) -> Matrix:
     """Read a .npy file; raise UsageError if its content is not a readable array.
 
-    numpy evaluates the header of the file as Python text, which can raise any exception.
+    numpy evaluates the header of the file as a Python literal, which can raise any exception.
     """
     try:
         with warnings.catch_warnings():
@@ -234,8 +234,9 @@ def make_operands(
 ) -> Operands:
     """Return the operands of a convolution, with four axes each, and the images padded.
 
-    A matrix with two axes is split along its rows into the requested numbers of images or filters, and of channels. A
-    matrix with three axes gets a first axis of size 1. Raises UsageError if the matrices do not fit together.
+    The rows of a matrix with two axes are divided equally among the requested images or filters, and among their
+    channels. A matrix with three axes gets a first axis of size 1. Raises UsageError if the matrices do not fit
+    together.
     """
     has_batch = images.ndim == 4 or num_images is not None
     has_filters = has_batch or filters.ndim == 4 or num_filters is not None
@@ -273,8 +274,8 @@ def make_operands(
 def _with_axes(matrix: Matrix, option: str, first: tuple[str, int | None], second: tuple[str, int | None]) -> Matrix:
     """Return a matrix with four axes.
 
-    The rows of a matrix with two axes are divided by the two requested counts. Otherwise, a requested count must equal
-    the size of its axis.
+    `first` and `second` give the name and the requested size (or None) of the first two axes. The rows of a matrix with
+    two axes are divided among these axes. Otherwise, an axis must have the requested size, if there is one.
     """
     for name, count in (first, second):
         if count is not None and count < 1:

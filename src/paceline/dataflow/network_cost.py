@@ -162,7 +162,7 @@ def _utilisation(macs: int, time_s: float, chip: Chip) -> float:
 def _energy(words: Accesses, layer: LayerShape, chip: Chip) -> LayerEnergy:
     """Return the energy by memory level and in total, relative to a multiply-accumulate.
 
-    DRAM traffic counts uncompressed, as it does for the baseline dataflows.
+    The energy of DRAM is that of uncompressed traffic, as it is for the baseline dataflows.
     """
     levels = {"mac": layer.num_macs * chip.energy.mac}
     levels |= {level: float(cost) for level, cost in words.energy(chip).items()}

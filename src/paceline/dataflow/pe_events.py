@@ -54,7 +54,7 @@ class _Cycles(TypedDict):
 
 
 def events(simulation: Simulation) -> Iterator[Event]:
-    """Yield every event by cycle; within a cycle, an event follows those that it depends on."""
+    """Yield all events in order of their cycles; within a cycle, an event follows those that it depends on."""
     for record in simulation.records():
         found = [event for index in range(len(record.one.strips)) for event in _strip_events(simulation, record, index)]
         yield from sorted(found, key=lambda event: (event.cycle, OPERATIONS.index(event.operation), event.place))
@@ -116,7 +116,7 @@ def _row_events(simulation: Simulation, record: Record, index: int, where: tuple
 
 
 def _column_events(record: Record, index: int, column: int, output: int) -> Iterator[Event]:
-    """Yield the sends and sums of a column of PEs for one output; the first PE adds the sums."""
+    """Yield the events that add up a column for one output: PEs send partial sums, and the first PE adds them."""
     schedule, one = record.schedule, record.one
     num_rows = record.pes.partial_sums.shape[1]
     num_sums = schedule.sum_start.shape[1]

@@ -20,21 +20,21 @@ from paceline.dataflow.timing import Schedule, Timing, make_schedule
 
 @dataclass(frozen=True)
 class Strip:
-    """A logical set or some of its output rows, with the position of its first PE in the array."""
+    """A logical set, or the part of a set that computes some of its output rows, at a position in the array."""
 
     image: int
     filter: int
     first_row: int  # of the output
     num_columns: int  # of PEs: one per output row
-    array_row: int
+    array_row: int  # of the strip's first PE
     array_column: int
 
 
 @dataclass(frozen=True)
 class Pass:
-    """The work of the array between two loads of filters, for strips side by side.
+    """The work of the array between two loads of filters.
 
-    All strips use the same kernel rows.
+    A pass computes one or more strips side by side, all with the same kernel rows.
     """
 
     index: int

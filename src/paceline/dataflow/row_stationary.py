@@ -161,8 +161,8 @@ def total_cycles(parts: dict[str, Amount]) -> Amount:
 def _busy_sets(whole: int, inner: Amount, sets: Amount) -> Amount:
     """Return the number of busy sets of PEs, summed over all rounds.
 
-    `whole` filters or channels are computed in rounds, by `sets` sets with `inner` of them each. The last round may
-    need fewer sets.
+    `whole` filters or channels are divided into rounds. In each round, `sets` sets compute `inner` filters or channels
+    each. The last round may need fewer sets.
     """
     return whole // (inner * sets) * sets + np.minimum(whole % (inner * sets), sets)
 
@@ -249,8 +249,8 @@ def _candidates(shape: Shape, chip: Chip) -> Mapping:
 def _most_filters(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
     """Return the largest number of filters, m, whose partial sums fit into the buffer at once.
 
-    The number is that of all filters, or a multiple of the number of filters per pass. A larger m needs fewer loads of
-    inputs and has no disadvantage.
+    The result is the number of all filters, or else a multiple of the number of filters per pass. A larger m needs
+    fewer loads of inputs and has no disadvantage.
     """
     per_filter = mapping.n * mapping.e * shape.output_width * chip.word_bytes
     free = (chip.buffer.banks - input_banks(shape, mapping, chip)) * chip.buffer.bank_bytes

@@ -98,7 +98,7 @@ class ConvAxis:
     def outputs_of_blocks(self, block: Amount, part: Amount) -> Amount:
         """Return the number of outputs that read a block of pixels, summed over all blocks.
 
-        Blocks are those of `blocks_in_strips`. Only outputs of the block's strip count.
+        Blocks are those of `blocks_in_strips`. For each block, only outputs of the block's own strip are included.
         """
         return _for_each(self._outputs_of_blocks, block, part)
 
@@ -118,7 +118,7 @@ class ConvAxis:
         return int(((end - 1) // block - start // block + 1)[end > start].sum())
 
     def _num_first_read(self, part: int) -> NDArray[np.int64]:
-        """Return, for each output, the number of pixels that no earlier output of its strip reads."""
+        """Return how many pixels (not padding) each output reads that no earlier output of its strip reads."""
         new = self._num_last_inside(self.step)
         new[::part] = self._num_last_inside(self.kernel)[::part]
         return new
@@ -131,7 +131,7 @@ class ConvAxis:
 
 
 def _for_each(count: Callable[..., int], *sizes: Amount) -> Amount:
-    """Return `count(*sizes)` for each element of arrays, called once per distinct combination."""
+    """Return `count(*sizes)` for each element of the arrays `sizes`. Equal combinations are computed only once."""
     alike = np.broadcast_arrays(*sizes)
     key = np.ravel_multi_index(alike, [int(one.max()) + 1 for one in alike])
     _, first, which = np.unique(key, return_index=True, return_inverse=True)

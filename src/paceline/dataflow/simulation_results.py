@@ -1,4 +1,4 @@
-"""Compute the memory accesses, energy and texts of a simulated convolution.
+"""Compute the memory accesses and energy of a simulated convolution, and describe the simulation in lines of text.
 
 Accesses are counted by the same rules as in `row_stationary`. `placement` explains logical sets of processing elements
 (PEs), strips, folds and passes.
@@ -24,9 +24,9 @@ from paceline.results.study import SCHEMA
 def conv_accesses(simulation: Simulation) -> Accesses:
     """Count the words moved at every memory level.
 
-    DRAM is accessed once per word. The buffer multicasts a word to all PEs that need it. A PE holds an input while its
-    window covers it, a weight for one pass, and a partial sum until the column is added up. Between folds, the first PE
-    of a column holds the column's sums.
+    DRAM is accessed once per word. The buffer multicasts a word to all PEs that need it. A PE holds an input as long
+    as the PE's window covers it, a weight for one pass, and a partial sum until the column is added up. Between folds,
+    the first PE of a column holds the column's sums.
 
     A partial sum is written by its first product, and read and written by every addition. It is read once more when it
     is sent, or when it is added after a fold.

@@ -45,12 +45,12 @@ class PEArray:
         return [(lane, tap) for lane in range(lanes) for tap in range(width)]
 
     def window(self, lane: int, tap: int) -> Matrix:
-        """Return the inputs multiplied by the weight at `lane` and `tap`, for each PE and output."""
+        """Return the inputs that the weight at `lane` and `tap` is multiplied by, for each PE and output."""
         end = tap + (self._num_outputs - 1) * self._stride + 1
         return np.asarray(self.inputs[:, :, :, lane, tap : end : self._stride])
 
     def multiply(self, lane: int, tap: int) -> Matrix:
-        """Return the products of the weight at `lane` and `tap` of each PE with its inputs."""
+        """Return the products of the weight at `lane` and `tap` with the result of `window`, for each PE and output."""
         return np.asarray(self.filters[:, :, None, lane, tap, None] * self.window(lane, tap))
 
 
@@ -70,7 +70,7 @@ def _load_rows(plan: Placement, one: Pass, images: Matrix, filters: Matrix) -> t
 
 
 def _load_whole_kernel(plan: Placement, one: Pass, images: Matrix, filters: Matrix) -> tuple[Matrix, Matrix]:
-    """Return the weights and inputs of a single PE for one output row, with the whole kernel."""
+    """Return the weights (a whole kernel) and the inputs of a single PE for one output row."""
     strip = one.strips[0]
     start = strip.first_row * plan.shape.stride[0]
     pixels = images[strip.image, :, start : start + plan.shape.kernel_height]
@@ -84,7 +84,7 @@ MAX_PRODUCTS = 20_000_000  # per PE and pass: their start cycles take a few hund
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """Values computed in a pass; the three lists are empty unless all values are recorded."""
+    """Values computed in a pass. The lists are filled by `Simulation.records`, and otherwise stay empty."""
 
     one: Pass
     schedule: Schedule
@@ -104,7 +104,7 @@ class Simulation:
 
     @classmethod
     def of(cls, operands: Operands, timing: Timing, array: tuple[int, int] | None = None) -> Simulation:
-        """Place a convolution on an array of (rows, columns) PEs; None makes it as large as one set."""
+        """Place a convolution on an array of (rows, columns) PEs; by default, on one as large as a logical set."""
         if array is not None and min(array) < 1:
             raise UsageError(f"an array of {array[0]} x {array[1]} has no PEs; give at least 1x1")
         shape = operands.shape
@@ -168,7 +168,7 @@ class Simulation:
         return np.zeros(sides, dtype=self.operands.images.dtype)
 
     def _run(self, output: Matrix, *, is_recorded: bool) -> Iterator[Record]:
-        """Run every pass and write results to `output`, where partial sums stay between folds."""
+        """Run every pass and yield its record. Results go to `output`, where partial sums stay between folds."""
         for one in self.plan.passes():
             pes = PEArray(self.plan, one, self.operands.images, self.operands.filters)
             record = Record(one, self.plan.schedule(one), pes, carried=_gather(output, one) if one.has_carry else None)

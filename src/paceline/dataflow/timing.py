@@ -1,8 +1,8 @@
 """Schedule the operations of simulated processing elements (PEs): in which cycle each one starts.
 
-There are four execution models. In all of them, loading data takes no cycles, a PE needs no addition for its first
-product, and the first PE of each column adds the partial sums of the column's other PEs. Cycles are counted from 0 at
-the start of a pass, which is the work of the PEs between two loads of filters.
+There are four execution models. In all of them, loading data takes no cycles, a PE needs no addition for the first
+product of an output, and the first PE of each column adds the partial sums of the column's other PEs. Cycles are
+counted from 0 at the start of a pass, which is the work of the PEs between two loads of filters.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MODELS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """An execution model, and the cycles of a multiplication and of an addition."""
+    """An execution model, and the number of cycles that a multiplication and an addition take."""
 
     model: str = "single-alu"
     multiply_cycles: int = 1
@@ -52,10 +52,10 @@ class Timing:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Schedule:
-    """Start cycles of the operations of a pass, which are the same in all columns of PEs.
+    """Start cycles of all operations of a pass. They are the same in every column of PEs.
 
     For each of F outputs, every PE computes K products, and the first PE of a column adds J partial sums: those of the
-    other PEs, and that of the previous fold if there is one.
+    other PEs and, except in the first fold (group of kernel rows), that of the previous fold.
     """
 
     multiply_start: Cycles  # F x K
@@ -73,7 +73,7 @@ class Schedule:
 
     @property
     def worker_busy(self) -> NDArray[np.bool_]:
-        """For each cycle of the pass, whether a PE other than the first of its column is busy."""
+        """For each cycle of the pass, whether the PEs other than the first of each column are busy."""
         return self._busy(self._worker_spans)
 
     @property
@@ -110,7 +110,7 @@ class Schedule:
 
 
 def _covered(spans: tuple[Cycles, Cycles]) -> int:
-    """Return the number of cycles in which an operation runs; `spans` has the operations' starts and ends."""
+    """Return in how many cycles at least one operation runs. `spans` has the operations' start and end cycles."""
     order = np.argsort(spans[0], kind="stable")
     starts, ends = spans[0][order], np.maximum.accumulate(spans[1][order])
     gaps = np.maximum(starts[1:] - ends[:-1], 0)
@@ -120,8 +120,8 @@ def _covered(spans: tuple[Cycles, Cycles]) -> int:
 def make_schedule(timing: Timing, *, num_outputs: int, num_taps: int, num_sums: int) -> Schedule:
     """Return the schedule of one pass.
 
-    For each output, every PE computes `num_taps` products, and the first PE of a column makes `num_sums` more
-    additions.
+    For each output, every PE computes `num_taps` products and adds them up. The first PE of a column also adds
+    `num_sums` partial sums.
     """
     build = {"pipelined": _pipelined, "mac": _fused}.get(timing.model, _alternating)
     multiply, add, sums = build(timing, num_outputs, num_taps, num_sums)
@@ -135,7 +135,7 @@ def make_schedule(timing: Timing, *, num_outputs: int, num_taps: int, num_sums: 
 
 
 def _alternating(timing: Timing, outputs: int, taps: int, sums: int) -> tuple[Cycles, Cycles, Cycles]:
-    """Return the start cycles if each PE does one operation at a time.
+    """Return the start cycles of products, additions and column sums if each PE does one operation at a time.
 
     All PEs first compute their partial sums of all outputs. Then the first PE of each column adds the partial sums of
     its column, output by output.
@@ -151,17 +151,20 @@ def _alternating(timing: Timing, outputs: int, taps: int, sums: int) -> tuple[Cy
 
 
 def _fused(timing: Timing, outputs: int, taps: int, sums: int) -> tuple[Cycles, Cycles, Cycles]:
-    """Return the start cycles if products have no gap between them and additions take no time."""
+    """Return the start cycles of products, additions and column sums if additions take no time.
+
+    A PE starts each product as soon as the previous one is complete.
+    """
     multiply_start = np.arange(outputs * taps, dtype=np.int64).reshape(outputs, taps) * timing.multiply_cycles
     done = multiply_start + timing.multiply_cycles
     return multiply_start, done[:, 1:], np.repeat(done[:, -1:], sums, axis=1)
 
 
 def _pipelined(timing: Timing, outputs: int, taps: int, sums: int) -> tuple[Cycles, Cycles, Cycles]:
-    """Return the start cycles if each PE has a multiplier and an adder that work in parallel.
+    """Return the start cycles of products, additions and column sums if a PE's multiplier and adder work in parallel.
 
-    At most one product waits between the two. A PE's own additions have priority; between them, the first PE of a
-    column adds the partial sums of the column.
+    At most one product waits for the adder. A PE's own additions have priority. In the gaps between its own additions,
+    the first PE of a column adds the partial sums of the column.
     """
     multiply, add = timing.multiply_cycles, timing.add_cycles
     multiply_start = np.zeros((outputs, taps), dtype=np.int64)
@@ -181,9 +184,10 @@ def _pipelined(timing: Timing, outputs: int, taps: int, sums: int) -> tuple[Cycl
 
 
 def _in_gaps(own_starts: Cycles, ready: Cycles, sums: int, length: int) -> Cycles:
-    """Return the earliest start cycles of a column's additions between the PE's own additions.
+    """Return the earliest cycles in which a PE can add its column's partial sums between its own additions.
 
-    `ready` has, for each output, the cycle from which its additions can start. Each addition takes `length` cycles.
+    `own_starts` has the start cycles of the PE's own additions. `ready` has, for each output, the first cycle in which
+    the partial sums can be added. The PE adds `sums` partial sums per output, and each addition takes `length` cycles.
     """
     starts = np.zeros((len(ready), sums), dtype=np.int64)
     free, index = 0, 0

@@ -62,7 +62,7 @@ def write_trace(simulation: Simulation, target: str) -> int:
 
 
 def event_row(event: Event) -> Json:
-    """Return the plain values of an event by column name of the trace file."""
+    """Return an event as a dict from the column names of the trace file to plain values."""
     source, target = event.source or (None, None), event.target or (None, None)
     values: tuple[Any, ...] = (event.cycle, event.last_cycle, event.number, *event.place, event.operation)
     values += (event.left, event.right, event.result, *event.output, "+".join(event.loads))
@@ -76,7 +76,7 @@ def _write_csv(simulation: Simulation, file: TextIO) -> int:
 
 
 def _write_json(simulation: Simulation, file: TextIO) -> int:
-    """Write one event per line, so that line-based tools can read a long trace."""
+    """Write one event per line, for line-based tools, and return the number of events."""
     plan = simulation.plan
     head = {"schema": SCHEMA, "model": plan.timing.model, "cycles": simulation.cycles, "array": list(plan.array)}
     file.write(json.dumps(head)[:-1] + ', "events": [')
@@ -121,11 +121,11 @@ Key = tuple[int, int, str]  # row, column, unit
 
 
 def write_vcd(found: Iterable[Event], file: TextIO, *, places: Sequence[Place], cycles: int, has_integers: bool) -> int:
-    """Write events, ordered by cycle, as a value change dump (VCD), and return their number.
+    """Write events, ordered by cycle, as a value change dump (VCD), and return the number of events.
 
-    Time t is the start of cycle t + 1. An idle unit keeps its last operands. Integers are written as 64-bit vectors,
-    because reals could round them, and other numbers as reals. If a unit has several events in one cycle (additions of
-    0 cycles), only the last one is written.
+    Time t is the start of cycle t + 1. An idle unit of a PE, such as its adder, keeps its last operands. Integers are
+    written as 64-bit vectors, because reals could round them. Other numbers are written as reals. If a unit has several
+    events in one cycle (additions of 0 cycles), only the last event is written.
     """
     keys = [(*place, unit) for place in places for unit in UNITS.values()]
     names = {

@@ -18,7 +18,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class InputZeros:
-    """Zeros in a layer's input, and their effect on its compressed size and on products."""
+    """Share of zeros in a layer's input, the input's compressed size, and the share of products whose input is zero."""
 
     zeros: float  # share of zeros in the input, from 0 to 1
     compressed: float  # compressed size of the input over its uncompressed size
@@ -32,9 +32,10 @@ def measure_linear_input(values: Tensor, chip: Chip) -> InputZeros:
 
 
 def measure_conv_input(values: Tensor, chip: Chip, *, kernel: Pair, stride: Pair, padding: Pair) -> InputZeros:
-    """Measure the zeros in the input of a convolution (samples, channels, height, width).
+    """Measure the zeros in the input of a convolution.
 
-    Products with the zeros of the padding also count as zero products.
+    The shape of `values` is (samples, channels, height, width). Products with padding also count as products whose
+    input is zero.
     """
     is_zero = (values == 0).double()
     down, across = padding
@@ -48,8 +49,8 @@ def measure_conv_input(values: Tensor, chip: Chip, *, kernel: Pair, stride: Pair
 def with_zeros(layers: Sequence[LayerShape], measured: Sequence[InputZeros]) -> list[LayerShape]:
     """Return the layers with their measured zeros.
 
-    The zeros in the output of a layer are those in the input of the next layer, and for the last layer those in its own
-    input.
+    The output of a layer gets the zeros measured in the input of the next layer. The output of the last layer gets the
+    zeros measured in the last layer's own input.
     """
     return [
         replace(

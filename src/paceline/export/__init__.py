@@ -66,8 +66,8 @@ def sources_of(stored: Stored) -> list[ExportSource]:
 def export(sources: Sequence[ExportSource], to: str, output: Path) -> Path:
     """Write runs to the folder `output` in the format `to`, and return the folder.
 
-    The format `mlflow` adds the runs to the folder, which may contain others. For all other formats the folder must be
-    new or empty, and gets its name only once it is complete.
+    The format `mlflow` adds the runs to the folder, which may already contain other runs. For all other formats the
+    folder must be new or empty. It is written under a temporary name, and renamed when it is complete.
     """
     if to not in FORMATS:
         raise unknown("format", to, FORMATS)

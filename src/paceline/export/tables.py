@@ -94,7 +94,7 @@ _BY_KIND = {table.kind: table for table in TABLES}
 
 
 def rows(sources: Sequence[ExportSource]) -> Iterator[tuple[ExportTable, list[CellValue]]]:
-    """Yield a table row for each line of the workers' files that belongs to a table, for all runs."""
+    """Yield the table and the row for each line of the workers' files, if the line's kind has a table."""
     for source in sources:
         for rank, file in worker_files(source.folder).items():
             for line in worker_lines(file):

@@ -97,7 +97,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Place:
-    """Description of the hosts on which the workers of a run are, for tables and stored runs."""
+    """The hosts that a run's workers are on, described for tables and stored runs."""
 
     launcher: str
     num_hosts: int = 1  # all emulated nodes are on one host

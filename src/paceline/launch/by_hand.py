@@ -16,7 +16,7 @@ from paceline.launch.rendezvous import collect, leave, publish
 class ByHand(Launcher):
     """Launcher for several hosts, if the user starts the same command on each of them.
 
-    Host 0 listens at --master-addr and --master-port, to which the other hosts connect. It writes all results.
+    Host 0 listens at --master-addr and --master-port, and the other hosts connect to it. Host 0 writes all results.
     """
 
     name: ClassVar[str] = "by-hand"

@@ -1,4 +1,4 @@
-"""Launcher for --cluster: starts workers on emulated nodes, to measure training on a cluster with a single machine.
+"""Launcher for --cluster: starts workers on nodes that this host emulates, to measure training without a real cluster.
 
 An emulated node is a network namespace of this host with its own address, limited bandwidth and a share of the CPUs.
 """

@@ -22,11 +22,11 @@ PIECE_BYTES = 1 << 20
 
 @contextmanager
 def send_files_after(task: Task, send: Callable[[FilePiece], None]) -> Iterator[Task]:
-    """Yield a task that this process can run, and send the files that it writes to the launching process if necessary.
+    """Yield a task that this process can run, then send the files of its run to the launching process if necessary.
 
     If the task has no run folder or the folder exists on this host, the task is yielded unchanged and nothing is sent.
-    Otherwise the yielded task has a temporary folder. When the `with` block ends, even after an error, all files in it
-    are sent with `send`.
+    Otherwise the yielded task has a temporary folder. When the `with` block ends, even after an error, all files in
+    that folder are sent with `send`.
     """
     folder = task.arguments.get("folder")
     if not folder or Path(folder).is_dir():

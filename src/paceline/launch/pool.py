@@ -239,8 +239,9 @@ def _reason(reply: Reply | _Failure) -> str:
 def _verdict(task: Task, failures: list[_Failure], unanswered: list[int]) -> WorkerError:
     """Return the error to report to the user after one or more processes failed.
 
-    The error names a process that died or, if none died, one that raised. If there is neither, it names the first
-    process in `unanswered` (ranks that have not replied). If all replied, it names one that lost its peers.
+    The error names a process that died or, if none died, a process that raised an exception. If no process did either,
+    it names the first rank in `unanswered`, the ranks that have not replied. If all replied, it names a process that
+    lost the connection to its peers.
     """
     culprits = sorted((f for f in failures if f.kind != "comm"), key=lambda f: f.kind != "died")
     if culprits:

@@ -57,7 +57,10 @@ class WorkerProcess:
 
 
 class ProcessHost(ABC):
-    """Base class for starting the processes of a pool. The pool calls `open` before they start, `close` afterwards."""
+    """Base class for starting the processes of a pool.
+
+    The pool calls `open` before it starts the processes, and `close` after they have ended.
+    """
 
     # Whether every worker is a child of this process on this host, so that messages may be pickles.
     is_forked: bool = True
@@ -84,7 +87,7 @@ class ProcessHost(ABC):
         return ""
 
     def hint(self, index: int, code: int) -> str:
-        """Return text that the error message about a dead process ends with; by default "".
+        """Return the end of the error message about a dead process; by default "".
 
         It contains the location of the process and, if known, the likely cause of the exit code `code`.
         """

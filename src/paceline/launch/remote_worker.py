@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def _own_address() -> str:
-    """Return the address of this host to which the ssh client connected, or "" if it is unknown."""
+    """Return the address at which the ssh client reached this host, or "" if it is unknown."""
     words = os.environ.get("SSH_CONNECTION", "").split()
     return words[2] if len(words) == 4 else ""
 

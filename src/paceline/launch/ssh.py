@@ -37,7 +37,7 @@ SSH_OPTIONS = ["-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}",
 
 
 class Ssh(Launcher):
-    """Launcher that divides the processes evenly among hosts, and starts each through its own ssh connection.
+    """Launcher that divides the processes evenly among hosts, and starts each process through its own ssh connection.
 
     The hosts may include the host that runs the launcher.
     """

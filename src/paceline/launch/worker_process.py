@@ -64,7 +64,7 @@ def serve(pipe: MessageChannel) -> NoReturn:
 
 
 def _open_store(order: OpenStore) -> tuple[Any, Reply]:
-    """Open the store through which all workers find each other, in this process. Return the store and the reply.
+    """Open, in this process, the store through which all workers find each other. Return the store and the reply.
 
     The store is None after an error.
     """
@@ -135,7 +135,7 @@ def _run_task(order: RunTask, pipe: MessageChannel, store: Any) -> tuple[Any, Re
 
 
 def _end_with_parent(fd: int) -> None:
-    """Wait until the parent closes the pipe or is killed, also during a task, then end this process."""
+    """Wait until the parent closes the pipe or is killed, then end this process, even if a task is running."""
     poller = select.poll()
     half_closed = getattr(select, "POLLRDHUP", 0)  # reported instead of POLLHUP for a worker on another host
     poller.register(fd, select.POLLHUP | half_closed)

@@ -155,10 +155,10 @@ class Attachment:
         self._check_data()
 
     def _reset_unreached(self, reached: list[bool]) -> None:
-        """Set the gradient to None for each parameter that no worker used, instead of a gradient of zeros.
+        """Replace the gradient of zeros by None for each parameter that no worker used.
 
         With zeros, weight decay and momentum would change these parameters. `reached` has one value per parameter:
-        whether this worker had a gradient before synchronisation. Raises RunError if workers are not in the same
+        whether this worker had a gradient for it before synchronisation. Raises RunError if workers are not in the same
         backward pass of the same step.
         """
         own = torch.tensor([self.num_steps, self._num_synchronised, *reached], dtype=torch.float64)
@@ -205,9 +205,9 @@ class Attachment:
     def _synchronise_late(self) -> None:
         """Synchronise gradients just before the optimiser's step, if no backward pass of this step has done so.
 
-        In that case no backward pass reached a parameter, all ran inside no_sync(), or the step had fewer backward
-        passes than the option `accumulate`. Raises RunError if all ran inside no_sync() and the strategy wraps the
-        model (ddp), since it can synchronise only during backward.
+        There are three such cases: no backward pass reached a parameter, all backward passes ran inside no_sync(), or
+        their number was less than the option `accumulate`. If the strategy wraps the model (ddp), the last two cases
+        raise RunError, since such a strategy can synchronise only during backward.
         """
         if self._averages_gradients:
             self._num_synchronised += 1

@@ -38,9 +38,9 @@ class Session:
             attachment.set_share(share)
 
     def connect(self, strategy: Strategy, device: str) -> Comm:
-        """Open a comm (connections to the other workers) for one more model. Each model has its own.
+        """Open a comm (connections to the other workers) for one more model.
 
-        Messages of different models therefore cannot mix.
+        Each model has its own comm, so that messages of different models cannot mix.
         """
         return self.world.connect(f"parallel{len(self.attachments)}", device=device, strategy=strategy)
 
@@ -100,8 +100,8 @@ def init(
 ) -> None:
     """Connect to the other workers. Call it once on every worker, before any other function of the library.
 
-    The rank and the number of workers come from the arguments, which processes started by torch.multiprocessing.spawn
-    must pass. Without these arguments, they come from an initialised torch.distributed, or else from torchrun's
+    The rank and the number of workers come from the arguments. Processes started by torch.multiprocessing.spawn must
+    pass these arguments. Without them, the values come from an initialised torch.distributed, or else from torchrun's
     environment variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT). A process with none of these is the
     only worker, and the library adds no overhead to its training. `timeout_s` is the longest wait for another worker,
     in seconds. `comm` is the transport (`torch`, `shm` and others); "auto" chooses one for the hosts and the device.
@@ -144,8 +144,8 @@ def parallel(
 
     Return the model and the optimiser to use in the training loop. They are the objects that were passed, unless the
     strategy wraps the model (ddp) or executes the optimiser's step itself. `strategy` is a Strategy, or text as on the
-    command line (`ring`, `ddp:bucket_mb=5+bf16`). `codec` names a compression of gradients (`bf16`, `int8`), as an
-    alternative to a suffix of the text. All workers start from rank 0's parameters and buffers. With `check_data`,
+    command line (`ring`, `ddp:bucket_mb=5+bf16`). `codec` names the compression of gradients (`bf16`, `int8`) if the
+    text has no suffix that names it. All workers start from rank 0's parameters and buffers. With `check_data`,
     RunError is raised if two workers get the same first batch.
     """
     session = current("parallel")

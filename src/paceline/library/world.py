@@ -107,7 +107,7 @@ def find_world(
     """Return the world of this worker from the arguments, else from torch.distributed, else from torchrun's variables.
 
     If none of them is given, the world has this worker only. `session` is the number of earlier sessions of this
-    process, which separates the keys of sessions in the store.
+    process. It is part of every key in the store, so sessions do not read each other's keys.
     """
     if comm != AUTO:
         reason = comms.get(comm).unavailable()

@@ -126,10 +126,10 @@ def _splits(
 
 
 def _delayed(groups: Iterator[dict[int, StepLines]], arrivals: Arrivals) -> Iterator[dict[int, StepLines]]:
-    """Add each step's operations to `arrivals`. Yield every step once the operations of the next step are added, too.
+    """Add each step's operations to `arrivals`. Yield a step as soon as the next step's operations are added, too.
 
-    The analysis of a step needs the next step too: a worker may wait for a message that its peer sends only in the
-    peer's next step.
+    The analysis of a step needs the operations of the next step: a worker may wait for a message that its peer sends
+    only in the peer's next step.
     """
     pending: deque[dict[int, StepLines]] = deque()
     for group in groups:

@@ -20,7 +20,7 @@ PIECE_BYTES = 1 << 20
 
 
 class ExchangeComm(Protocol):
-    """The methods that this module uses of a comm, the object through which workers communicate."""
+    """The methods of a comm (the object through which workers communicate) that this module calls."""
 
     rank: int
     world_size: int

@@ -98,7 +98,7 @@ class MetricsBoard(Collector):
             self._finished[strategy] = self._finished.get(strategy, 0) + 1
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics that have values; without a GPU, for example, no GPU metrics."""
+        """Yield the metrics that have values. Without a GPU, for example, GPU metrics are left out."""
         with self._lock:
             events, finished = sorted(self._events.items()), sorted(self._finished.items())
             running = sorted(self._running.items())

@@ -36,7 +36,7 @@ MOST_STEPS = 200  # limit of steps in the period of WINDOW_S; older steps are ig
 
 
 class RecordedComm(Protocol):
-    """The members that the recorder uses of a comm, the object through which workers communicate."""
+    """The members of a comm (the object through which workers communicate) that the recorder uses."""
 
     listener: Any
 
@@ -46,14 +46,14 @@ class RecordedComm(Protocol):
 class Recorder(Observer):
     """Observer that writes a line for every step of one worker to the worker's file.
 
-    With `has_spans`, it also records phases and the operations of the comms, in a long run only of some steps.
+    With `has_spans`, it also records phases and the operations of the comms (in a long run, of some steps only).
 
     During a step, numbers are appended to a list. After the step they are packed into an array, which is handed to the
     writer thread about every QUEUE_EVERY_S seconds.
     """
 
     def __init__(self, path: Path, rank: int, clock: Clock, comms: Sequence[RecordedComm], *, has_spans: bool) -> None:
-        """Create the worker's file at `path`, for operations of all `comms` of the worker."""
+        """Create the worker's file at `path`. With `has_spans`, the operations of all `comms` are recorded in it."""
         self.clock = clock
         self.step = -1  # step whose operations are recorded; -1 for none
         head = {

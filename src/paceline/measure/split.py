@@ -152,11 +152,10 @@ def split_step(
 
 
 def _overlappable(ops: list[CommOp], transfers: list[Interval], updating: Intervals) -> Intervals:
-    """Return the intervals in which compute counts as overlap.
+    """Return the intervals in which computation is classified as overlap: those of the transfers.
 
-    These are the transfers. If a transfer began in an optimiser phase, the time in that phase is excluded: a strategy
-    that communicates in the optimiser step computes between its operations, but does not hide them behind forward or
-    backward.
+    If a transfer began in an optimiser phase, its time in that phase is excluded: a strategy that communicates in the
+    optimiser step computes between its comm operations, but does not hide them behind forward or backward.
     """
     found: Intervals = []
     for op, moved in zip(ops, transfers, strict=True):

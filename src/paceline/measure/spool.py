@@ -45,7 +45,7 @@ def count_rows(numbers: Sequence[float]) -> int:
 
 
 def whole_rows(numbers: Sequence[float]) -> int:
-    """Return how many of the `numbers` belong to complete rows; the last may be incomplete."""
+    """Return how many of the `numbers` belong to complete rows; the last row may be incomplete."""
     return next((begin for begin, end in _rows(numbers) if end > len(numbers)), len(numbers))
 
 
@@ -117,8 +117,8 @@ class Spool:
     def __init__(self, path: Path, head: Json, shift_s: float) -> None:
         """Create the worker's file at `path`, with `head` as first line, and the spool file.
 
-        `shift_s` plus a time of this worker's `perf_counter` is the time since the run's start. It is stored for
-        `recover`, which needs it if the worker is killed.
+        `shift_s` plus a time of this worker's `perf_counter` is the time since the run's start. `shift_s` is stored
+        for `recover`, which needs it if the worker is killed.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path

@@ -56,10 +56,10 @@ def check_within(steps: StepRange, total_steps: int, option: str) -> None:
 
 
 def num_steps_represented(step: int) -> int:
-    """Return how many steps a step with recorded spans represents in means, itself included.
+    """Return how many steps a recorded step stands for in means: itself and the unrecorded steps after it.
 
-    Below FULL_STEPS, the number is 1, because the spans of every step are recorded. From FULL_STEPS on, the number
-    doubles whenever the step number has doubled, so each doubling of a run's length adds as many recorded steps.
+    The number is 1 below FULL_STEPS, because the spans of every step are recorded. It doubles at FULL_STEPS, at twice
+    FULL_STEPS, and so on, so that every doubling of a run's length adds the same number of recorded steps.
     """
     return 1 << (step // FULL_STEPS).bit_length()
 
@@ -75,7 +75,8 @@ def records_spans(step: int) -> bool:
 class Key(NamedTuple):
     """Identity of a comm operation on one worker.
 
-    `number` counts the worker's collectives, and separately its messages with the same peer, tag and direction.
+    `number` is the position of a collective among all collectives of the worker, or of a message among the worker's
+    messages with the same peer, tag and direction.
     """
 
     op: str
@@ -198,7 +199,7 @@ class Arrival(NamedTuple):
 
 
 class Arrivals:
-    """The times at which all workers called the comm operations of the last ARRIVAL_STEPS steps."""
+    """The times at which the workers called the comm operations of the last ARRIVAL_STEPS steps."""
 
     def __init__(self) -> None:
         self._ops: dict[tuple[int, ...], dict[int, CommOp]] = {}  # by operation and rank

@@ -53,9 +53,10 @@ def find_stragglers(own: Mapping[int, Sequence[OwnWork]]) -> list[Straggler] | N
 
 
 def _blocks(steps: Sequence[OwnWork], typical: Callable[[Iterable[float]], float]) -> list[Block]:
-    """Divide a worker's steps into consecutive blocks of nearly equal size; summarise each.
+    """Divide a worker's steps into consecutive blocks of nearly equal size, and summarise each block.
 
-    Each block has the worker's own time by phase and in total: the mean or the median of its steps, by `typical`.
+    A block has the worker's own time by phase and in total. `typical` (mean or median) computes these times from those
+    of the block's steps.
     """
     count = min(BLOCKS, len(steps) // LEAST_BLOCK)
     bounds = [len(steps) * block // count for block in range(count + 1)]
@@ -93,9 +94,10 @@ def _judge(rank: int, blocks: Mapping[int, list[Block]], num_steps: int) -> Stra
 
 
 def _excess(own: list[Block], others: list[list[Block]], phase: str) -> tuple[float, list[float]]:
-    """Return the others' typical time in a phase, and this worker's excess in each block.
+    """Return the other workers' typical time in a phase, and for each block how much longer this worker takes.
 
-    Times are in seconds. The typical time in a block is the median of the other workers.
+    Times are in seconds. The typical time in a block is the median of the other workers. The returned typical time is
+    the median of all blocks.
     """
     usual = [statistics.median(theirs[index][phase] for theirs in others) for index in range(len(own))]
     return statistics.median(usual), [block[phase] - theirs for block, theirs in zip(own, usual, strict=True)]

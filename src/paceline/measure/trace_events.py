@@ -76,7 +76,7 @@ class WorkerLines:
 
     @property
     def period_s(self) -> tuple[float, float] | None:
-        """The begin and end of all phases, operations and blocked times; None without any."""
+        """The first begin and the last end of all phases, operations and blocked times. None if there are none."""
         timed = [*self.spans, *self.ops, *self.blocked]
         if not timed:
             return None
@@ -204,10 +204,10 @@ def _collective_arrows(drawn: Sequence[DrawnOperation], arrows: Arrows) -> Itera
 
 
 def _last_and_waiting(members: list[DrawnOperation]) -> tuple[DrawnOperation, list[DrawnOperation]]:
-    """Return the operation of a collective's last worker, and those of the waiting workers.
+    """Return the operation of the worker that called a collective last, and the operations of the waiting workers.
 
-    In a broadcast or scatter, all workers wait for the root, which is returned as the last worker. In a gather, only
-    the root waits.
+    In a broadcast or scatter, all workers wait for the root, so its operation is returned first, even if other workers
+    called later. In a gather, only the root waits.
     """
     op, root = members[0].line["op"], members[0].line["peer"]
     roots = [one for one in members if one.rank == root]

@@ -22,7 +22,7 @@ MOST_STEPS = 100
 
 @dataclass(frozen=True, kw_only=True)
 class TraceSummary:
-    """Path of a written trace, and numbers of what it contains."""
+    """Path of a written trace, its range of steps, and how many workers, events and arrows it contains."""
 
     path: Path
     steps: StepRange
@@ -36,7 +36,8 @@ class TraceSummary:
 def write_merged(folder: Path, target: Path | None = None, steps: StepRange | None = None) -> TraceSummary:
     """Write a trace with all workers of a run to `target`, by default NAME in the run's folder.
 
-    If `steps` is None, the trace covers the profiled steps, or, if none were profiled, steps in the middle of the run.
+    If `steps` is None, the trace covers the profiled steps. If none were profiled, it covers at most MOST_STEPS
+    consecutive recorded steps.
     """
     target = target or folder / NAME
     if target.resolve().parent == (folder / FOLDER).resolve():
@@ -101,8 +102,8 @@ def _choose_steps(
 ) -> StepRange:
     """Return the requested steps or, without a request, the profiled steps.
 
-    If there are no profiled steps either, return steps from the middle of the run, as many as MOST_LINES and MOST_STEPS
-    allow.
+    If there are no profiled steps either, return the middle of the longest sequence of consecutive recorded steps.
+    MOST_LINES and MOST_STEPS limit its length.
     """
     recorded = sorted(step for step in num_lines if step < total_steps) or sorted(num_lines)
     if requested is not None:

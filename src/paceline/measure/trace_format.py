@@ -1,4 +1,4 @@
-"""Write traces in the event format of chrome://tracing and ui.perfetto.dev, which is JSON.
+"""Write traces in the JSON event format of chrome://tracing and ui.perfetto.dev.
 
 Times are in microseconds. Slices of one track must be nested or disjoint, which `nested` and `lanes` ensure. An arrow
 must start and end within a slice, which `Arrows.between_slices` ensures.
@@ -73,7 +73,7 @@ def micro(time_ns: int) -> float:
 
 
 def nested(slices: Iterable[Slice]) -> list[Slice]:
-    """Return slices by time, each cut at the end of the slice in which it begins."""
+    """Sort slices by begin, and shorten each slice that extends beyond the end of the slice in which it begins."""
     found: list[Slice] = []
     around: list[Slice] = []
     for piece in sorted(slices, key=lambda piece: (piece.begin_ns, -piece.end_ns)):
@@ -87,7 +87,7 @@ def nested(slices: Iterable[Slice]) -> list[Slice]:
 
 
 def lanes(slices: Sequence[Slice]) -> list[int]:
-    """Return a lane number for each slice, with as few lanes as possible and no overlap."""
+    """Return a lane number for each slice. Slices of a lane do not overlap, and there are as few lanes as possible."""
     free_from: list[int] = []
     chosen = [0] * len(slices)
     for index in sorted(range(len(slices)), key=lambda index: slices[index].begin_ns):
@@ -99,7 +99,7 @@ def lanes(slices: Sequence[Slice]) -> list[int]:
 
 
 class Arrows:
-    """Creates arrows between slices of different tracks, each with a unique number."""
+    """Creates arrows from one track to another, and gives every arrow a unique number."""
 
     def __init__(self) -> None:
         self._numbers = count(1)

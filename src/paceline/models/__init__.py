@@ -20,8 +20,8 @@ _registry: Registry[ImageModel] = Registry("model", "paceline.models", ImageMode
 def build_model(name: str, data: Data) -> nn.Module:
     """Build a model that fits the data. Its initial weights depend on torch's global seed.
 
-    A user's factory is called with `shape` and `num_classes` of the data, or with those of them that it has parameters
-    for.
+    A user's factory is called with the data's `shape` and `num_classes`. An argument that the factory does
+    not accept is left out.
     """
     if not is_reference(name):
         return _registry.get(name)(data.shape, data.num_classes)

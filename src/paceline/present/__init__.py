@@ -1,8 +1,8 @@
 """Show results as tables, findings and charts in a terminal, HTML, Markdown or a notebook.
 
 Every type of study declares its content once, as a `Page`, and terminal.py, html.py and text_renderers.py render it.
-`collect` reads stored results; `page_of` and `page_in_memory` return the page of results. These three functions are
-imported on first use, because they need torch, and commands that only print a table do not.
+`collect` reads stored results; `page_of` and `page_in_memory` return the page of results. These three functions need
+torch, so they are imported on first use. Commands that only print a table start without torch.
 """
 
 from __future__ import annotations

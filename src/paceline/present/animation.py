@@ -66,7 +66,7 @@ def _story(simulation: Simulation) -> Json:
 
 
 def _pass(simulation: Simulation, one: Pass) -> Json:
-    """Return the start cycle of a pass (the work between two filter loads), and the values that each PE holds in it."""
+    """Return when a pass (the work between two filter loads) starts, and the values that each PE holds during it."""
     found = [
         {
             "place": list(held.place),

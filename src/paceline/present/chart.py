@@ -134,8 +134,8 @@ def label_of(row: ShownRow) -> str:
 def wrapped_label_of(row: ShownRow) -> str:
     """Return the label of a row for an axis, broken into lines of at most `TICK_WIDTH` characters.
 
-    A line ends before an option, a codec or a space, or after a comma; a longer piece of the label is cut. A label that
-    needs more than `MAX_LINES` lines is replaced by the short label.
+    Lines break before an option, a codec or a space, and after a comma; pieces of more than `TICK_WIDTH` characters are
+    split. A label that needs more than `MAX_LINES` lines is replaced by the short label.
     """
     lines = _lines(row.label)
     if len(lines) > MAX_LINES:

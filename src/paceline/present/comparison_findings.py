@@ -97,10 +97,10 @@ def one_repeat(rows: Sequence[Row], repeats: int | None) -> list[Finding]:
 
 
 def against_one_worker(rows: Sequence[Row]) -> list[Finding]:
-    """Return a finding with the speed-up of the fastest strategy over one worker at the same global batch.
+    """Return a finding with the speed-up of the fastest strategy over one-worker training at the same global batch.
 
-    If one worker is faster, the finding is a problem. If one worker was not measured, the finding says so. If no row
-    has several workers, one worker is the fastest row, or rows were not compared, return none.
+    If one-worker training is faster, the finding is a problem. If it was not measured, the finding says so. There is no
+    finding if no row has several workers, if the fastest row has one worker, or if rows were not compared.
     """
     title = "Against one worker"
     fastest = fastest_row(rows)

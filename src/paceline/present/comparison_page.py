@@ -49,7 +49,8 @@ def comparison_page(
     """Return the page that compares the rows of `material`.
 
     `first` replaces the first finding, which names the fastest strategy, and `tables` replaces the table of strategies.
-    `facts` and `sections` are placed before the facts and sections of every comparison, `also` before the cautions.
+    `facts` and `sections` come before the facts and sections that every comparison has. The findings in `also` come
+    before the cautions.
     """
     rows = material.rows
     begin = [comparison_findings.headline(rows)] if first is None else list(first)

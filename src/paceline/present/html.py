@@ -112,7 +112,7 @@ def render_template(name: str, **values: Any) -> str:
 
 
 def _grouped(findings: Sequence[Finding]) -> Iterator[tuple[str, Finding]]:
-    """Yield each finding with its title, or with an empty title if the finding before has the same one."""
+    """Yield (title, finding) for each finding. The title is empty if the previous finding has the same title."""
     previous = ""
     for finding in findings:
         yield "" if finding.title == previous else finding.title, finding

@@ -68,10 +68,10 @@ def time_of_a_step(rows: Sequence[Row]) -> list[Finding]:
 
 
 def stragglers(rows: Sequence[Row], recipe: Recipe | None = None) -> list[Finding]:
-    """Return a problem for each straggler, or a finding that there is none or too few steps to tell.
+    """Return a problem for each straggler, or a finding that there is none.
 
     A straggler is a worker that takes longer than the other workers for a phase of a step, or for all phases together.
-    Time that a worker waits for others does not count.
+    Time that a worker waits for others is left out. A last finding says if rows have too few steps for detection.
     """
     title = "Stragglers"
     several = [row for row in rows if row.workers > 1]
@@ -119,7 +119,7 @@ def straggler_words(named: Sequence[Straggler]) -> str:
 
 
 def _straggler_keys(rows: Sequence[Row]) -> list[tuple[int, str]]:
-    """Return the rank and phase of each straggler. Stragglers under the most strategies come first."""
+    """Return the rank and phase of each straggler. Stragglers that were found in the most rows come first."""
     counts: dict[tuple[int, str], int] = {}
     for row in rows:
         for one in row.stragglers or []:
@@ -140,10 +140,10 @@ def _remedy(row: RunResult, recipe: Recipe | None) -> str:
 
 
 def target(rows: Sequence[Row]) -> list[Finding]:
-    """Return a finding on the strategies that reached the target accuracy.
+    """Return a finding on the strategies that reached the target accuracy, and a problem for those that did not.
 
-    It has the steps, seconds and bytes of the first strategy to reach the target, and the seconds of others that did.
-    Baselines, such as one worker, are listed last. Strategies that did not reach the target are a problem.
+    The finding has the steps, seconds and bytes of the first strategy to reach the target, and the seconds of the
+    others. Baselines, such as training on one worker, are listed last.
     """
     title = "Target accuracy"
     asked = [(row, row.target) for row in rows if row.target is not None]

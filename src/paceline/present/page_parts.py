@@ -64,7 +64,7 @@ class Column(Generic[T]):
 
     @property
     def full_title(self) -> str:
-        """The title, after the heading of the group if the column has one."""
+        """The heading of the column's group, if it has one, followed by the title."""
         return f"{self.group} {self.title}".strip()
 
 
@@ -83,7 +83,7 @@ class Table(Generic[T]):
     places: Visibility = Visibility.ALL
     keys: Sequence[int] = ()  # per row: index of its strategy in `Page.key`, for the colour
     best: int | None = None  # index of the row to highlight
-    full_names: Sequence[str] = ()  # per row: the full label, of which the table may show a short form
+    full_names: Sequence[str] = ()  # per row: the full label; the table may show a short form
     summary: str = ""  # text after the title of a collapsed table on the HTML page
 
     def columns_in(self, place: Visibility) -> list[Column[T]]:

@@ -176,7 +176,8 @@ def ending_words(source: Stored) -> str:
 def _stored(path: Path, *, is_alone: bool) -> list[Stored]:
     """Read the run or study in the folder `path`, or all runs and studies that the folder contains.
 
-    If there is none, raise UsageError if `is_alone` (the only path), else return a `Stored` that has only the error.
+    If the folder contains none, return a `Stored` that has only the error. If `path` is the only path (`is_alone`),
+    raise UsageError instead.
     """
     try:
         return [read(path)]
@@ -302,7 +303,8 @@ def _point_notes(row: Row) -> dict[str, str]:
 def _compared(rows: Sequence[ShownRow]) -> list[ShownRow]:
     """Return the rows with verdicts, ratios and speed-ups from comparing them with each other.
 
-    Repeats are compared in pairs, so only the first repeats of each row count, as many as every row has.
+    Rows are compared repeat by repeat. If rows differ in their number of repeats, the last repeats of the longer rows
+    are left out.
     """
     common = min(len(row.iteration_mean_s_repeats) for row in rows)
     shortened = [changed(row, iteration_mean_s_repeats=row.iteration_mean_s_repeats[:common]) for row in rows]

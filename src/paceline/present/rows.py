@@ -49,8 +49,8 @@ def fastest_row(rows: Sequence[R]) -> R | None:
 def rivals(rows: Sequence[R]) -> list[R]:
     """Return the rows that compete to be the fastest.
 
-    They have several workers that synchronise, and no tuning found them too inaccurate. If there are no such rows,
-    return also those that were found too inaccurate. If there are none either, return all rows.
+    Such a row has several workers that synchronise, and no tuning found it too inaccurate. If there is no such row,
+    rows that tuning found too inaccurate compete instead. If no row has several workers that synchronise, all compete.
     """
     synchronised = [row for row in rows if row.workers > 1 and row.guarantee != "NONE"]
     return [row for row in synchronised if row.is_within is not False] or synchronised or list(rows)
@@ -59,9 +59,8 @@ def rivals(rows: Sequence[R]) -> list[R]:
 def named_rows(rows: Sequence[tuple[Row, Mapping[str, str]]]) -> list[ShownRow]:
     """Return the rows with unique labels.
 
-    Each row comes with a mapping of settings to their values, which is added to labels that would otherwise be equal.
-    The key `from` has the name of the result's folder. A label includes it only if the other values do not distinguish
-    the row.
+    Each row comes with a mapping of settings to their values. Labels that would otherwise be equal get the values that
+    distinguish them. The name of the result's folder (key `from`) is added only if labels are equal even then.
     """
     labels = _distinct(rows)
     shorts = _short(labels, [row.label for row, _ in rows])
@@ -108,10 +107,10 @@ def _distinguished(row: Row, notes: Mapping[str, str], rows: Sequence[tuple[Row,
 
 
 def _short(labels: Sequence[str], families: Sequence[str]) -> list[str]:
-    """Return for each label a text of at most `TICK_LENGTH` characters, for an axis.
+    """Return a short form of each label for an axis, with at most `TICK_LENGTH` characters.
 
-    A longer label is replaced by its entry in `families`, which is the label without the settings that distinguish
-    rows, cut at the end. If several texts would be equal, a letter is appended to each (a number from the 27th on).
+    The short form of a longer label is its entry in `families` (the label without the settings that distinguish rows),
+    truncated if needed. If several short forms would be equal, each gets a letter (a number from the 27th on).
     """
     cut = [_cut(family, TICK_LENGTH) for family in families]
     alike, letters, found = Counter(cut), Counter[str](), []

@@ -61,8 +61,8 @@ def findings(study: ScaleResult, material: PageContent) -> list[Finding]:
 def headline(rows: Sequence[Row]) -> Finding:
     """Return a finding with the strategy of the highest speed-up in strong and in weak scaling.
 
-    Strategies that never synchronise count only if there are no others. If no strategy is faster than one worker, or
-    one worker was not measured, the finding says so.
+    Strategies that never synchronise are considered only if there are no others. If no strategy is faster than one
+    worker, or one worker was not measured, the finding says so.
     """
     parts = []
     for mode in modes_of(rows):
@@ -86,7 +86,7 @@ def headline(rows: Sequence[Row]) -> Finding:
 
 
 def paying_words(rows: Sequence[Row], mode: str) -> list[str]:
-    """Return a sentence for each strategy that says up to how many workers its throughput grows.
+    """Return one sentence per strategy, on the number of workers up to which its throughput grows.
 
     Strategies that never synchronise are left out.
     """
@@ -137,9 +137,9 @@ def _gain(gain: Gain) -> str:
 
 
 def _beyond_words(rows: Sequence[Row], mode: str) -> list[str]:
-    """Return for each strategy how much longer a step takes than under perfect scaling.
+    """Describe for each strategy how much longer a step takes than under perfect scaling.
 
-    The texts are about the largest number of workers of each strategy, and split the additional time into
+    Each description is for the strategy's largest number of workers, and splits the additional time into
     communication, waiting and the rest. Strategies for which these times are unknown are left out.
     """
     found = []

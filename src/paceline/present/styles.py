@@ -68,7 +68,7 @@ class Style:
 def styles(strategies: Sequence[str]) -> list[Style]:
     """Return a style for each strategy name, in the order of the names.
 
-    After five rounds of the palette, styles repeat.
+    Up to five strategies of the same colour differ in dash and marker. After that, styles repeat.
     """
     hues = iter(PALETTE * (len(strategies) // len(PALETTE) + 1))
     used: dict[str, int] = {}

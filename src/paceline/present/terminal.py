@@ -182,8 +182,8 @@ def _total(widths: Sequence[int]) -> int:
 def _spread(widths: Sequence[_Width], width: int) -> list[int]:
     """Return the widths of columns in a table of at most `width` characters.
 
-    Each column gets its wanted width. Then, from left to right, columns are widened up to their natural width as long
-    as the table has room.
+    Each column gets its `wanted` width. Then, from left to right, columns are widened up to their `natural` width (that
+    of the longest cell) as long as the table has room.
     """
     found = [one.wanted for one in widths]
     for index, one in enumerate(widths):

@@ -166,8 +166,8 @@ def _entropy(histogram: Histogram, calibration: Calibration) -> Range:
 def _divergence(counts: Tensor, inside: Tensor) -> float:
     """Return the Kullback-Leibler divergence between a clipped distribution and its rounded form.
 
-    `counts` are clipped to the bins `inside`, and rounded to `NUM_LEVELS` levels. If all bins inside are empty, the
-    result is infinite.
+    `counts` has the number of values in each bin. The distribution is clipped to the bins that the mask `inside`
+    selects, and rounded to `NUM_LEVELS` levels. The result is infinite if all selected bins are empty.
     """
     first, last = int(inside.nonzero()[0]), int(inside.nonzero()[-1])
     within = counts[first : last + 1]

@@ -94,7 +94,7 @@ def _conv(reading: Reading) -> Converted:
 
 
 def _conv_padding(module: nn.Conv2d) -> Pair | None:
-    """Return the padding in pixels, or None if padding="same" needs different amounts on the two sides."""
+    """Return the padding in pixels, or None if padding="same" needs different amounts on opposite sides."""
     if module.padding == "valid":
         return (0, 0)
     if module.padding != "same":

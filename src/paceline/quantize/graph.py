@@ -1,4 +1,4 @@
-"""Graph of the operations of a traced network, which is calibrated, quantized and exported.
+"""Graph of the operations of a traced network. Calibration, quantization and export start from this graph.
 
 `simplify` folds BatchNorm and fuses ReLU. The grid of a tensor is its quantization parameters: scale, zero point and
 limits (`quantized.Grid`).
@@ -136,8 +136,8 @@ def _as_depthwise_conv(norm: BatchNorm) -> Conv:
 def _fuse_relu(graph: Graph) -> Graph:
     """Fuse each ReLU with the layer or addition that computes its input.
 
-    The grid of the fused output then covers only the clipped range. Max pooling and flattening may lie between the two
-    operations, because they commute with clipping.
+    The grid of the fused output then covers only the clipped range. Max pooling and flattening may precede the
+    ReLU, because they commute with clipping.
     """
     users = _users(graph)
     ops: dict[str, Op] = {}
@@ -155,9 +155,9 @@ def _fuse_relu(graph: Graph) -> Graph:
 
 
 def _only_maker(name: str, ops: dict[str, Op], users: Counter[str]) -> LinearOp | Add | None:
-    """Return the layer or addition that computes the values of a tensor.
+    """Return the layer or addition that computes the values of a tensor, possibly before max pooling or flattening.
 
-    Return None if there is none, or if another operation reads these values too.
+    Return None if another type of operation computes them, or if they have more than one reader.
     """
     op = ops.get(name)
     while op is not None and users[op.name] == 1:

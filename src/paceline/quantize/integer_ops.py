@@ -1,8 +1,8 @@
 """Integer-only operations on int8 tensors, channels last, with int32 accumulators and fixed-point rescaling.
 
-No operation uses a float or an integer wider than int32. Rescaling multiplies an int32 tensor by a ratio with an
-integer multiplier and a shift, after Jacob et al. 2018 (arXiv:1712.05877). A multiplier has 30 bits and is split into
-halves, so that every intermediate product fits into an int32.
+No operation uses a float or an integer wider than int32. Rescaling multiplies an int32 tensor by a ratio,
+represented by an integer multiplier and a shift, after Jacob et al. 2018 (arXiv:1712.05877). A multiplier has 30 bits
+and is split into halves, so that every intermediate product fits into an int32.
 """
 
 from __future__ import annotations
@@ -260,8 +260,8 @@ def _row_by_row(matrix: Tensor) -> Tensor:
 def int_mm_is_exact() -> bool:
     """Return whether `torch._int_mm` accumulates in 32 bits on this processor.
 
-    Processors without a dot-product instruction for int8 add pairs of products in 16 bits, which the largest values
-    overflow.
+    Processors without a dot-product instruction for int8 add pairs of products in 16 bits, where the sum of two
+    large products overflows.
     """
     for rows, inner, columns in ((1, 4, 1), (3, 64, 5), (64, 576, 64), (33, 100, 17)):
         for left in (-128, 127):

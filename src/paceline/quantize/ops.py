@@ -94,7 +94,7 @@ class BatchNorm(Op):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Relu(Op):
-    """A ReLU that is an operation of its own, before `simplify` fuses it, or because it cannot be fused."""
+    """A separate ReLU, which `simplify` has not yet fused with another operation, or cannot fuse."""
 
     kind: ClassVar[str] = "relu"
     keeps_grid: ClassVar[bool] = True

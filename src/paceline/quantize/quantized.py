@@ -65,7 +65,7 @@ def grid_for(low: float, high: float, *, symmetric: bool) -> Grid:
 
 
 def stored_grid(scale: float, zero_point: int, *, symmetric: bool) -> Grid:
-    """Return the grid that has a stored scale and zero point."""
+    """Rebuild a grid from its stored scale and zero point. The zero point of a symmetric grid is always 0."""
     return Grid(scale) if symmetric else Grid(scale, zero_point, LOWEST, LARGEST)
 
 
@@ -78,7 +78,7 @@ def weight_scales(weight: Tensor, *, per_channel: bool, bias: Tensor | None = No
     """Return one float32 scale per output channel (the first dimension of the weight).
 
     Without `per_channel`, all channels have the same scale. A bias is stored in int32 steps of input scale x weight
-    scale. If `bias` is passed, scales that are too small for the steps to fit into an int32 are raised.
+    scale. If `bias` is passed, scales that are so small that the bias does not fit into an int32 are increased.
     """
     largest = weight.detach().abs().flatten(1).amax(1)
     if not per_channel:

@@ -118,9 +118,10 @@ class Recipe(RecipeSection):
     def replace(self, changes: Mapping[str, Any]) -> Recipe:
         """Return a copy with new values for dotted keys such as `train.epochs`. None resets a key to its default.
 
-        Settings that no longer apply are reset too, unless they are among the changes: `train.iterations` after a
-        change of `train.epochs` (see EXCLUSIVE), sizes and folder of the previous data, `momentum` and `nesterov` of
-        the previous optimiser, and the description. A new model or data set also changes the recipe's name.
+        Settings that no longer apply are reset too, unless `changes` sets them: a new `train.epochs` resets
+        `train.iterations` (see EXCLUSIVE), a new data set resets the sizes and folder of the data, a new optimiser
+        resets `momentum` and `nesterov`, and most changes reset the description (see KEYS_NOT_DESCRIBED). A new model
+        or data set also changes the recipe's name.
         """
         values = self.to_dict()
         for key, other in EXCLUSIVE.items():

@@ -215,7 +215,7 @@ class ReplicaStep(Value, frozen=True, kw_only=True):
 
 
 class ReplicaReport(Value, frozen=True, kw_only=True):
-    """Report that a worker of `verify` returns: its parameters' state after every step, and its operations."""
+    """Report of a worker of `verify`: the state of its parameters and its communication operations in every step."""
 
     rank: int
     steps: list[ReplicaStep]

@@ -10,7 +10,7 @@ ENERGY_LEVELS = ("mac", "register_file", "neighbour", "buffer", "dram")
 
 
 class AccessCounts(Value, frozen=True, kw_only=True):
-    """Numbers of words moved. Each field is a memory level, and maps types of data, such as `filter`, to words."""
+    """Numbers of words moved, by memory level (the fields) and by type of data, such as `filter` (the keys)."""
 
     dram: dict[str, int]
     buffer: dict[str, int]

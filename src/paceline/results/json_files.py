@@ -68,7 +68,7 @@ def read_object(file: Path) -> Json:
 
 
 def as_stored(result: RunResult) -> RunResult:
-    """Return a new result as it will be after loading it from its file, so that both are displayed alike."""
+    """Return a new result as it will be after loading it from its file, so that new and stored results look alike."""
     return msgspec.json.decode(msgspec.json.encode(result), type=RunResult)
 
 

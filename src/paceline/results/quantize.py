@@ -98,7 +98,7 @@ class RunnerSpeedup(Value, frozen=True, kw_only=True):
 
 
 class Deployment(Value, frozen=True, kw_only=True):
-    """The deployed ONNX files: sizes, latencies, and how often the int8 file predicts as the integer model does."""
+    """The ONNX files: sizes, latencies, and how often the int8 file and the integer model predict the same class."""
 
     onnxruntime: str
     agreement_with_integer: float | None

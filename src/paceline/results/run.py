@@ -1,4 +1,4 @@
-"""Typed result of one run, in total and per worker, and of a study's row, which summarises repeats of a run."""
+"""Typed results of one run, in total and per worker, and of one row of a study (a summary of repeats of a run)."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Final(Value, frozen=True, kw_only=True):
 class Staleness(Value, frozen=True, kw_only=True):
     """Distribution of gradient staleness.
 
-    The staleness of a gradient is the number of updates by other workers between two moments: a worker reads the
-    parameters, and the gradient that it computed with them is applied.
+    The staleness of a gradient is the number of updates that other workers make after its worker has read the
+    parameters and before the gradient is applied.
     """
 
     counts: dict[str, int]  # number of gradients by staleness
@@ -139,7 +139,7 @@ class Split(Value, frozen=True, kw_only=True):
 
 
 class Straggler(Value, frozen=True, kw_only=True):
-    """A worker that is slower than the others. Time blocked in communication does not count.
+    """A worker whose own work takes longer than that of the others. Time blocked in communication is not included.
 
     `excess_s` is the time by which the worker exceeds the others in `phase`, per step.
     """
@@ -345,7 +345,7 @@ class Scaling(Value, frozen=True, kw_only=True):
 
 
 class MemoryUse(Value, frozen=True, kw_only=True):
-    """Memory of a run in bytes: the prediction of `paceline sweep`, and the measured peak of the largest worker."""
+    """Memory of a run in bytes: the prediction of `paceline sweep`, and the highest peak measured in any worker."""
 
     predicted: dict[str, int] | None
     peak_rss_bytes: int | None

@@ -262,8 +262,8 @@ class PublishedTable(Value, frozen=True, kw_only=True):
 class Proof(Value, frozen=True, kw_only=True):
     """Check of one strategy in a reproduction.
 
-    `equal` is the number of `synchronisations` after which all ranks had equal parameters. `max_relative_error` is the
-    largest distance of a rank's final parameters from those of the same training in one process.
+    All ranks had equal parameters after `equal` of the `synchronisations`. `max_relative_error` is the largest distance
+    of a rank's final parameters from those of the same training in one process.
     """
 
     strategy: str

@@ -17,8 +17,8 @@ Point = dict[str, Scalar | list[Scalar]]  # varied settings and their values, wh
 class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Base class of stored results.
 
-    A field whose default is written as `None` is left out of the JSON while it is None. A field declared with `null()`
-    is written as null instead. Fields can also be read by their JSON key, such as `result["label"]`.
+    A field declared with `= None` is left out of the JSON while its value is None. A field declared with `= null()` is
+    written as null instead. Fields can also be read by their JSON key, such as `result["label"]`.
     """
 
     def __getitem__(self, key: str) -> Any:

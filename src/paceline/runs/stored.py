@@ -231,7 +231,7 @@ def folder_of(name: str, out: Path) -> Path:
 def _complete_prefix(name: str, out: Path) -> str:
     """Return the name of the only run or study in `out` whose name begins with `name`.
 
-    Return `name` itself if it exists, or if several names or none begin with it.
+    Return `name` unchanged if a file or folder of this name exists, or if the number of matches is not one.
     """
     if not name or (out / name).exists() or Path(name).exists():
         return name

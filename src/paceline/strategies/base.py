@@ -23,7 +23,7 @@ from paceline.results.value import Json
 class Guarantee(enum.Enum):
     """The promise of a strategy about its replicas. It selects the conformance test that the strategy must pass.
 
-    The reference is the oracle: one process that trains on the global batch of all workers.
+    The oracle (see EXACT) is one process that trains on the global batch of all workers.
     """
 
     EXACT = "EXACT"  # after every step all replicas equal the oracle, to rounding
@@ -41,7 +41,7 @@ class Guarantee(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class GradientPolicy:
-    """Rules for gradients that a strategy must follow, which depend on the training loop that uses it.
+    """Rules for gradients that a strategy must follow. They depend on the training loop that uses the strategy.
 
     The defaults describe Paceline's own loop, where only the optimiser reads gradients.
     """
@@ -143,7 +143,7 @@ class Strategy(ABC):
         return {}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the state that a resumed worker needs: here that of the codec, to which a strategy adds its own."""
+        """Return the state that a resumed worker needs. By default, this is the codec's state."""
         return {f"{_CODEC}{name}": tensor for name, tensor in self.codec.state_dict().items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:

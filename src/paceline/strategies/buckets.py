@@ -1,7 +1,7 @@
 """Gradient buckets for the strategies `overlap` and `sharded`, which exchange gradients while backward runs.
 
-The gradients of all parameters are stored in a few flat vectors. A bucket is a slice of a vector that is exchanged in
-one collective, as soon as its gradients are complete. Buckets are planned from the last layer to the first, because
+The gradients of all parameters are stored in a few flat vectors. A bucket is a slice of such a vector. It is exchanged
+in one collective, as soon as its gradients are complete. Buckets are planned from the last layer to the first, because
 backward completes gradients in this order. The comm provides the vectors (`Reduction`).
 """
 
@@ -38,7 +38,7 @@ ALIGN = 16  # elements: a bucket begins at a multiple of this, on a cache line
 
 @dataclass
 class Bucket:
-    """The slice `begin:end` of a vector, which is exchanged in one collective."""
+    """One slice of a vector of gradients: elements `begin:end`, which are exchanged in one collective."""
 
     kind: Any  # selects the vector; all tensors of a bucket have the same kind
     members: list[int] = field(default_factory=list)  # indices of the tensors
@@ -61,9 +61,10 @@ def plan_buckets(
 ) -> list[Bucket]:
     """Assign tensors, described by (numel, itemsize, kind), to buckets, the last tensor first.
 
-    A bucket is closed by the tensor that reaches its limit. The first bucket is small, so that communication starts
-    early. Lengths are multiples of `divisor`. With `with_reach` each tensor has one extra element, its reach flag: 1 if
-    backward produced its gradient on this worker, else 0. A sum above 0 says that some worker has a gradient.
+    All tensors of a bucket have the same kind. A bucket is closed by the tensor that reaches its limit. The first
+    bucket is small, so that communication starts early. Lengths are multiples of `divisor`. With `with_reach`, each
+    tensor has one extra element, its reach flag: 1 if backward produced the tensor's gradient on this worker, else 0.
+    Summed over workers, the flag is above 0 if at least one worker has the gradient.
     """
     closed_buckets: list[Bucket] = []
     open_buckets: dict[Any, Bucket] = {}
@@ -143,7 +144,7 @@ class GradientBuckets:
         self._reset()
 
     def attach(self) -> None:
-        """Set the parameters' gradients to zeros in the comm's vectors, so that backward adds to these."""
+        """Make the parameters' gradients zeroed views of the comm's vectors, so that backward adds to the vectors."""
         for reduction in self.reductions.values():
             reduction.own.zero_()
         for parameter, own in zip(self.parameters, self.own, strict=True):
@@ -166,7 +167,7 @@ class GradientBuckets:
         self._works: list[Work] = []
 
     def mark_complete(self, parameter: nn.Parameter) -> None:
-        """Record that a gradient is complete on this worker; if it was its bucket's last, start complete buckets."""
+        """Record that a gradient is complete on this worker. If its bucket is now complete, start complete buckets."""
         index, number = self._positions[parameter]
         self._is_complete[index] = True
         self._num_missing[number] -= 1
@@ -206,7 +207,7 @@ class GradientBuckets:
                 gradient_of(parameter).copy_(result)
 
     def _start(self) -> None:
-        """Start complete buckets in their fixed order, so that all workers start them in the same order."""
+        """Start the next buckets until one is incomplete, so that all workers start buckets in the same order."""
         while len(self._works) < len(self.buckets) and self._num_missing[len(self._works)] == 0:
             bucket = self.buckets[len(self._works)]
             reduction = self.reductions[bucket.kind]

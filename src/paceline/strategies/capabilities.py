@@ -67,7 +67,7 @@ class Asynchronous(ABC):
 
     @abstractmethod
     def ask_all_to_stop(self) -> None:
-        """Ask every worker to stop, which it does after its next step at the latest; called on rank 0."""
+        """Ask every worker to stop; each worker stops after its next step at the latest. Called on rank 0."""
 
     @property
     @abstractmethod
@@ -83,7 +83,7 @@ class Asynchronous(ABC):
 
 
 class Heartbeat(ABC):
-    """A strategy whose servers or peers wait for a worker with a time limit, even while it runs an evaluation."""
+    """A strategy whose servers or peers wait for a worker only up to a time limit, even during an evaluation."""
 
     @abstractmethod
     def keep_alive(self) -> None:
@@ -151,7 +151,7 @@ class GradientBuffers(ScaledLoss):
     @property
     @abstractmethod
     def hooked_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters for which the loop calls `on_gradient`. Without this class, these are all."""
+        """Return the parameters that get `on_gradient` calls. Without this class, all parameters get them."""
 
 
 class DetectsUnreached:
@@ -319,7 +319,7 @@ def optimizer_share_of(strategy: Strategy, num_workers: int) -> float:
 
 
 def buffer_bytes_of(strategy: Strategy, tensors: Sequence[TensorSpec], *, rank: int, world_size: int) -> int:
-    """Return the strategy's estimate of the bytes it needs on one worker (see `BufferEstimate`); 0 without one."""
+    """Return a strategy's estimate of its buffers on one worker, in bytes; 0 if it is not a `BufferEstimate`."""
     return strategy.buffer_bytes(tensors, rank, world_size) if isinstance(strategy, BufferEstimate) else 0
 
 
@@ -347,6 +347,6 @@ def metrics_of(strategy: Strategy) -> Json:
 
 
 def distribution(values: Sequence[int]) -> Json:
-    """Return how often each value occurs, the maximum and the mean, as JSON values; 0 for both without values."""
+    """Return how often each value occurs, the maximum and the mean. Without values, the maximum and mean are 0."""
     counts = {str(value): count for value, count in sorted(Counter(values).items())}
     return {"counts": counts, "max": max(values, default=0), "mean": statistics.fmean(values) if values else 0.0}

@@ -28,9 +28,9 @@ from paceline.strategies.weights import (
 class Gossip(WeightAveraging, Drifting):
     """All weights go to one peer per step, at distance 1, 2, 4, ... in turn; each worker averages two replicas.
 
-    In a step every worker sends to one peer and receives from one, so all replicas have the same total weight after
-    any number of steps. Without optimiser updates in between, log2 N steps would give the exact mean of N replicas if
-    N is a power of two; otherwise replicas would approach it.
+    In a step every worker sends to one peer and receives from one, so all replicas have the same influence after any
+    number of steps. Without optimiser updates between these steps, N replicas would all equal their exact mean after
+    log2 N steps if N is a power of two, and would approach their mean otherwise.
     """
 
     name: ClassVar[str] = "gossip"

@@ -66,9 +66,10 @@ class GradientAveraging(Accumulating, BufferEstimate, Tunable, Strategy):
         self.codec.sum(tensor, self.sum, self.worker.comm, key)
 
     def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:
-        """Estimate the bytes of a vector of all gradients (if fused, else of the largest one) and of `sum`.
+        """Estimate the bytes of the tensor that `sum` gets, and the bytes that `sum` needs in addition.
 
-        A lossy codec adds the bytes of all gradients.
+        If `fused` is set, the tensor holds all gradients. Otherwise it holds one, and the largest is counted. A lossy
+        codec adds the bytes of all gradients.
         """
         if world_size == 1:
             return 0
@@ -93,9 +94,9 @@ class GradientAveraging(Accumulating, BufferEstimate, Tunable, Strategy):
 class GradientsOrWeights(GradientAveraging):
     """Base class of strategies that average gradients or, with average=weights, the weights after each worker's step.
 
-    Weights are also averaged in proportion to samples. Averaging weights gives the same result as averaging gradients
-    only if the optimiser is linear in the gradients: with SGD, but not with Adam. With momentum, which stays on each
-    worker, this also requires that the workers' shares of the global batch are the same in every step.
+    Weights, like gradients, are averaged in proportion to samples. Averaging weights gives the same result as averaging
+    gradients only if the optimiser is linear in the gradients: with SGD, but not with Adam. SGD with momentum also
+    requires that the workers' shares of the global batch are the same in every step, as momentum is not averaged.
     """
 
     average: Literal["gradients", "weights"] = "gradients"

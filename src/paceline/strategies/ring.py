@@ -47,7 +47,7 @@ class Ring(GradientsOrWeights):
 
 
 class BufferPool:
-    """Receive buffers that all calls reuse; otherwise the kernel would have to map new memory in every call."""
+    """Receive buffers that are reused in every step, so that the kernel does not have to map new memory each time."""
 
     def __init__(self) -> None:
         self._memory: dict[tuple[torch.dtype, torch.device], Tensor] = {}
@@ -60,7 +60,7 @@ class BufferPool:
 
 
 def pool_bytes(nbytes: int) -> int:
-    """Return the bytes of a `BufferPool` with which slices of `nbytes` bytes are received in pieces."""
+    """Return the size in bytes of a `BufferPool` that is used to receive slices of `nbytes` bytes in pieces."""
     return AHEAD * min(nbytes, PIECE_BYTES)
 
 
@@ -91,7 +91,8 @@ def ring_all_reduce(
     def post_receives(count: int) -> None:
         """Post receives until `count` are posted in total.
 
-        Post all of them if `count` includes every receive that needs a buffer, as final sums need none.
+        If `count` includes all receives that need a buffer, post the remaining receives too: they write final sums
+        directly into the vector.
         """
         for index in range(len(receives), count if count < num_added else len(arriving)):
             part = arriving[index][1]

@@ -1,4 +1,4 @@
-"""Strategy `ring-reduce`: gradients are summed from worker to worker up to the last, and the mean returns."""
+"""Strategy `ring-reduce`: gradients are summed from the first worker to the last, which sends the mean back."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def sum_there_and_back(
     sends: list[Work] = []
 
     def post_receives(index: int) -> None:
-        """Post receives for all pieces up to number `index`.
+        """Post receives for all pieces up to and including piece `index`.
 
-        Partial sums from the worker before are received into buffers, final sums from the one after into the vector.
+        Partial sums from rank - 1 are received into buffers. Final sums from rank + 1 are received into the vector.
         """
         for piece in pieces[len(sums) : index + 1] if rank > 0 else []:
             target = buffers[len(sums) % AHEAD][: piece.numel()]

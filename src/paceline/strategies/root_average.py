@@ -1,4 +1,4 @@
-"""Strategy `root-average`: rank 0 averages all gradients, which workers exchange with it in point-to-point messages."""
+"""Strategy `root-average`: rank 0 receives all gradients and sends the mean back, in point-to-point messages."""
 
 from __future__ import annotations
 

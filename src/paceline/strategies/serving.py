@@ -111,7 +111,7 @@ class Server:
         unpack(start, share.parameters)
 
     def serve_synchronously(self) -> None:
-        """In each step, add the weighted vectors of all workers in order of rank and make one update; until FINISH."""
+        """In each step until FINISH, add the weighted vectors of all workers in order of rank, and make one update."""
         share, comm, workers = self.share, self.comm, range(self.num_workers)
         buffers = [share.empty_vector(share.wire_dtype) for _ in workers]
         while True:
@@ -186,7 +186,7 @@ class Server:
         self._optimizer.step()
 
     def _answer(self, answers: dict[int, tuple[int, int]]) -> None:
-        """Send the current tensors to workers; `answers` holds the (staleness, lead) of each."""
+        """Send the current tensors to every worker in `answers`, together with the worker's (staleness, lead)."""
         if answers:
             tensors = self.share.flatten(self.share.parameters)
             sends = [self.comm.isend(tensors, worker, TENSORS) for worker in answers]

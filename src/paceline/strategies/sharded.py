@@ -154,7 +154,7 @@ class Sharded(Bucketed, ShardedOptimizer):
             self._optimizer.state[self._shards[int(index)].parameter][name] = value.clone()
 
     def _place_parameters(self) -> None:
-        """Move the parameters into vectors of the comm, from which they are gathered after each step."""
+        """Move the parameters into vectors of the comm. After each step, slices of the vectors are all-gathered."""
         comm, buckets = self.worker.comm, self._buckets
         lengths = {bucket.kind: bucket.end for bucket in buckets.buckets}
         for kind, length in lengths.items():
@@ -208,7 +208,7 @@ class Sharded(Bucketed, ShardedOptimizer):
         return gradient if gradient.dtype == shard.parameter.dtype else gradient.to(shard.parameter.dtype)
 
     def _copy_replaced_gradients(self) -> None:
-        """Copy gradients that the user's loop has replaced into the memory of the sums, and record which are None."""
+        """If the user's loop replaced gradients, copy them to the memory of the sums. Record which ones are None."""
         for index, parameter in enumerate(self._buckets.parameters):
             self._buckets.is_reached[index] = parameter.grad is not None
             own = self._buckets.results[index]

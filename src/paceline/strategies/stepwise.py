@@ -1,4 +1,4 @@
-"""Strategy `stepwise`: weights travel round the ring once per step; each worker continues from a partial mean."""
+"""Strategy `stepwise`: weights travel round the ring once per step; each worker continues from the mean so far."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class _Leg(NamedTuple):
 
 @dataclass(kw_only=True)
 class Stepwise(WeightAveraging, Drifting, Tunable):
-    """Weights go once round the ring, in chunks with different starts; every worker continues from partial means.
+    """Weights go once round the ring; each worker adds its replica to the mean so far, and continues from the result.
 
-    Each worker adds its replica to the mean of a chunk and passes it on, so the (k + 1)-th worker of a chunk gets the
-    mean of k + 1 replicas, equally weighted. It continues from this partial mean. Ring all-reduce needs a second round
-    to send the full mean to all workers. The start of each chunk moves back by one worker in every step, so over N
-    steps all replicas have the same influence.
+    The weights are divided into chunks, which start at different workers. The k-th worker that a chunk reaches
+    continues from the mean of k replicas, which is called a partial mean. Ring all-reduce needs a second round to send
+    the full mean to all workers. The start of each chunk moves back by one worker in every step, so over N steps all
+    replicas have the same influence.
     """
 
     name: ClassVar[str] = "stepwise"
@@ -183,7 +183,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
         return self.exact_every > 0 and (step + 1) % self.exact_every == 0
 
     def _legs(self, numel: int, rank: int, world_size: int, step: int) -> list[_Leg]:
-        """Return this worker's leg of the trip of every chunk, in the order in which the chunks arrive."""
+        """Return the legs of worker `rank`, one for each chunk, in the order in which the chunks arrive."""
         sizes = chunk_sizes(numel, world_size) if self.form == "chunks" else [numel]
         start = -step if self.rotate else 0
         legs, begin = [], 0
@@ -248,9 +248,9 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
         self._pending_means = vector, pending
 
     def _await_correction(self) -> Tensor | None:
-        """Return the correction for this replica, or None if there is none; wait until it has arrived.
+        """Wait for the correction of this replica and return it. Return None if there is no correction.
 
-        It is the full means of the last trip minus the partial means from which this worker continued.
+        The correction is the full means of the last trip minus the partial means from which this worker continued.
         """
         if self._pending_means is None:
             return self._correction
@@ -269,7 +269,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
 
     @staticmethod
     def _last(leg: _Leg, rank: int, world_size: int) -> int:
-        """Return the last rank that a chunk reaches, which has its full mean; `leg` is that of worker `rank`."""
+        """Return the rank where a chunk's trip ends with the full mean. `leg` is worker `rank`'s leg on this trip."""
         return (rank - leg.position - 1) % world_size
 
 

@@ -1,4 +1,4 @@
-"""Base class and helper functions of strategies that average weights: vectors of weights, bounds of their distance."""
+"""Base class of strategies that average weights, and functions that pack weights or bound how far replicas drift."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ SEND_BUFFERS = 2  # copies of the replica to send from, each used by the sends o
 class WeightAveraging(BufferEstimate, Strategy):
     """Base class of strategies that average weights after the optimiser's step; a subclass implements `average`.
 
-    Replicas are weighted equally, whatever their number of samples in a step. A worker without samples in a step is
-    averaged like the others; only momentum and weight decay change its weights.
+    Averages do not depend on the workers' numbers of samples in a step. The replica of a worker without samples is
+    averaged like the others, although in that step only momentum and weight decay have changed it.
     """
 
     num_vectors: ClassVar[int] = 1  # vectors of a replica's length that a worker needs for averaging
@@ -76,7 +76,7 @@ class Outbox:
         self._copies: deque[tuple[Tensor, list[Work]]] = deque()
 
     def copy(self) -> tuple[Tensor, list[Work]]:
-        """Return a copy of this replica as a vector, and a list to which the caller adds the sends from it.
+        """Return a copy of this replica as a vector, and a list to which the caller appends all sends of the copy.
 
         If all copies are in use, wait for the sends of the oldest.
         """
@@ -99,7 +99,7 @@ class Outbox:
 
 
 def new_vector(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """Return an uninitialised vector for all parameters, in the data type to which theirs are promoted."""
+    """Return an uninitialised vector that has room for all parameters, and a data type that can represent them."""
     dtype = reduce(torch.promote_types, [parameter.dtype for parameter in parameters])
     return parameters[0].new_empty(sum(parameter.numel() for parameter in parameters), dtype=dtype)
 

@@ -78,7 +78,7 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class OverheadProbe:
-    """Request for a short run at the end of a study that measures how much profiling slows training.
+    """Request to measure, in a short run at the end of a study, how much profiling slows training.
 
     The run trains under the strategy of `entries` that has the most communication operations per step.
     """
@@ -206,8 +206,8 @@ def make_result(result_type: type[S], header: StudyResult, **fields: Any) -> S:
 def rows_of_common_repeats(measured: Iterable[Sequence[RunResult]]) -> list[Row]:
     """Return one table row per planned run. `measured` has the results of all repeats of each planned run.
 
-    Rows are compared repeat by repeat. If some rows have fewer repeats than others, each row therefore uses only the
-    first repeats, as many as every row has. An empty sequence gets no row.
+    Rows are compared repeat by repeat. If rows differ in their number of repeats, the last repeats of the longer rows
+    are therefore left out. An empty sequence gets no row.
     """
     measured = [results for results in measured if results]
     common = min((len(results) for results in measured), default=0)

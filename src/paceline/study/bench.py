@@ -154,8 +154,8 @@ def find_comms(text: str | None, num_nodes: int = 1, *, num_workers: int = 1) ->
 def bus_factor(op: str, world_size: int) -> float:
     """Return bus bandwidth / algorithm bandwidth: bytes that each worker must move per byte of the tensor.
 
-    gather-scatter computes the result of an all-reduce, so it gets the factor of all-reduce, and the two can be
-    compared. The additional bytes that rank 0 moves then show as lower bandwidth.
+    gather-scatter computes the result of an all-reduce, so it gets the factor of all-reduce, to make their bandwidths
+    comparable. The additional bytes that rank 0 moves then show as lower bandwidth.
     """
     share = (world_size - 1) / world_size
     factors = {"all_reduce": 2 * share, "ring": 2 * share, "gather-scatter": 2 * share}
@@ -243,8 +243,8 @@ def bench(
 ) -> Bench | None:
     """Measure every operation on every comm at every size.
 
-    Return None in all processes but the main one, which alone receives the workers' times. `missing` maps comms
-    (communication backends) that cannot be used here to the reasons.
+    Return None in all processes but the main one, which alone receives the workers' times. `missing` has the comms
+    (communication backends) that cannot be used here, each with the reason.
     """
     started, facts = time.strftime("%Y-%m-%dT%H:%M:%S%z"), environment()
     rows: dict[str, list[CollectiveResult]] = {op: [] for op in plan.ops}

@@ -1,4 +1,4 @@
-"""The worker side of the bench command: time collectives on all comms in turn, and a plain memory copy with them.
+"""The worker side of the bench command: time collectives on all comms in turn, and a memory copy for comparison.
 
 A comm is a communication backend.
 """
@@ -222,7 +222,7 @@ def trial_job(
 ) -> list[list[Json]]:  # fmt: skip
     """Return this worker's times for each case, by implementation. A case is an operation and a number of elements.
 
-    With `check`, `is_right` is whether a further, untimed execution gave the correct result. Otherwise it is None.
+    With `check`, the value `is_right` tells whether a further, untimed execution was correct. Otherwise it is None.
     Every round times each implementation and a memory copy once. The next round begins with the next implementation.
     The comm of `context` is used for barriers, so that timing starts after all workers have filled their input.
     """

@@ -60,7 +60,7 @@ class Side:
         )
 
     def steps(self, row: RunResult) -> list[list[float]]:
-        """Return the times in seconds of the timed steps of each run of a row, as means over workers.
+        """Return, for each run of a row, the times of its timed steps in seconds, as means over workers.
 
         The list is empty if the workers' files are gone. Rows with different settings, such as numbers of workers, may
         have the same label. A run then belongs to the row whose repeats contain the run's mean step time.
@@ -98,9 +98,9 @@ def _step_times(folder: Path, result: RunResult) -> list[float]:
 def diff(a: Stored, b: Stored, *, most_percent: float | None = None) -> Diff:
     """Compare the run or study B with A, row by row.
 
-    If `most_percent` is set, every row gets a gate: "failed" if B is slower than A by more than that percentage with
-    95 % confidence, "passed" if B is not, also with 95 % confidence, and otherwise "cannot tell". The gate of the whole
-    comparison is the worst gate of its rows.
+    If `most_percent` is set, every row gets a gate. The gate is "failed" if B is slower than A by more than that
+    percentage, and "passed" if B is not, each with 95 % confidence. Without this confidence, it is "cannot tell". The
+    gate of the whole comparison is the worst gate of its rows.
     """
     sides = Side(a), Side(b)
     rows = [_row(sides, pair, most_percent) for pair in _pairs(*sides)]

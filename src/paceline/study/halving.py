@@ -192,8 +192,8 @@ def slowest_worker_s(result: RunResult) -> float:
 def _shortfall(ours: RunResult, theirs: RunResult, judged_by: str) -> float:
     """Return how much worse the result `ours` is than the reference's, `theirs`: negative if `ours` is better.
 
-    The unit is percentage points of accuracy, or percent of the reference's test loss. Return infinity if our score is
-    missing or not finite, and 0 if the reference has no score, or no test loss above 0.
+    The unit is percentage points of accuracy, or percent of the reference's test loss. Return infinity if the score of
+    `ours` is missing or not finite. Return 0 if the reference's score is missing, or is a test loss of 0 or less.
     """
     if judged_by == "accuracy":
         mine, other = ours.final.test_accuracy, theirs.final.test_accuracy

@@ -59,7 +59,7 @@ class Prediction:
 
     @property
     def server_bytes(self) -> int:
-        """Memory of a parameter server: a worker's without activations and buffers, plus one received gradient."""
+        """Memory of a parameter server: that of a worker without activations and buffers, plus a received gradient."""
         model = self.parameters_bytes + 2 * self.gradients_bytes + self.optimizer_bytes
         return self.process_bytes + self.data_bytes + model
 
@@ -120,8 +120,8 @@ def predict(footprint: Footprint, recipe: Recipe, entry: Entry, micro_batch_size
     """Predict the peak memory of a run's workers. If `micro_batch_size` is set, it replaces the recipe's.
 
     A worker loads a batch, computes on one micro-batch at a time, then evaluates the replica and copies it for saving.
-    The heap never shrinks, so the largest of these activities counts. Large blocks are mapped outside the heap, and
-    their memory is returned as soon as they are freed.
+    The heap never shrinks, so the activity that needs most memory determines its size. Large blocks are mapped outside
+    the heap, and their memory is returned to the system as soon as they are freed.
     """
     recipe = entry.recipe(recipe)
     strategy = StrategySpec.parse(entry.spec, entry.codec).build()

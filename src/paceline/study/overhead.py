@@ -29,11 +29,11 @@ STUDY_SHARE = 5  # the run has a fifth of the study's steps, within the limits a
 def measure_overhead(
     launcher: WorkerPool, recipe: Recipe, entries: Sequence[Entry], *, num_steps: int, out: Path
 ) -> tuple[str, Overhead] | None:
-    """Measure how much profiling slows training, in a short run of the strategy with most communication operations.
+    """Measure how much profiling slows a short run of the strategy with the most communication operations.
 
     Return the strategy's label and the overhead. Return None if profiling is off, and in all processes but the main
-    one. `num_steps` is the number of steps of the whole study. The strategy and the length of the run do not depend on
-    measurements, so that all processes choose the same.
+    one. `num_steps` is the number of steps of the whole study. All processes choose the same strategy and the same
+    length of the run, because the choice does not depend on measurements.
     """
     if not recipe.measure.spans:
         return None

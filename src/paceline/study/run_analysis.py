@@ -56,8 +56,9 @@ def timed_steps(recipe: Recipe, num_steps: int) -> tuple[int, int]:
 def stragglers_of_most_repeats(repeats: Sequence[RunResult]) -> list[Straggler] | None:
     """Return the workers that were stragglers in the same phase in more than half of the repeats.
 
-    Repeats in which stragglers could not be determined do not count. If none is left, return None. A straggler's excess
-    and its interval are medians over the repeats in which the worker was a straggler, and its steps are the sum.
+    Repeats in which stragglers could not be determined are ignored. If no repeat is left, return None. A straggler's
+    excess and its interval are medians over the repeats in which the worker was a straggler. Its number of steps is the
+    sum over these repeats.
     """
     measured = [repeat.stragglers for repeat in repeats if repeat.stragglers is not None]
     if not measured:

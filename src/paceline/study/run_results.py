@@ -211,7 +211,10 @@ def _median_summary(summaries: Sequence[TimeSummary]) -> TimeSummary:
 
 
 def _final(workers: Sequence[WorkerReport]) -> Final:
-    """Return final losses and accuracies: in training weighted by samples, on the test set averaged over replicas."""
+    """Return final losses and accuracies, averaged over workers.
+
+    Training values are weighted by each worker's number of samples. Values on the test set are not weighted.
+    """
     weights = [sum(worker.num_samples) for worker in workers]
 
     def weighted(values: Sequence[float]) -> float:

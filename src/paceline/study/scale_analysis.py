@@ -40,7 +40,7 @@ def rows_by_strategy(rows: Sequence[Row], mode: str) -> dict[str, list[Row]]:
 
 
 def add_scaling(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows with speed-up and efficiency (`scaling`).
+    """Return the rows with their speed-up and efficiency added, as `scaling`.
 
     Also compare the strategies at each number of workers.
     """

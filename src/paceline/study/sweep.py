@@ -50,7 +50,7 @@ LONGEST_NAME = 80  # characters of a folder's name
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """One combination of values and its recipe. If that cannot run, `reason` says why and `entry` is None."""
+    """One combination of values and its recipe. If the recipe cannot run, `reason` says why and `entry` is None."""
 
     choice: Changes
     remedy: str
@@ -77,7 +77,7 @@ class SweepPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep(Study):
-    """Study that runs all combinations of the values of several recipe keys, each in its own processes."""
+    """Study that runs all combinations of the values of several recipe keys. Every run starts its own processes."""
 
     name: ClassVar[str] = "sweep"
     result_type: ClassVar[type[StudyResult]] = SweepResult
@@ -231,7 +231,7 @@ def make_points(
 ) -> list[SweepPoint]:
     """Return all points (combinations of values). The last axis (varied key) varies fastest.
 
-    Points that are not valid have a reason. Raises UsageError if a value or a remedy has no valid point.
+    If a point is not valid, its `reason` says why. Raises UsageError if a value or a remedy has no valid point.
     """
     if not axes:
         raise UsageError("a sweep needs a key to vary; add --vary KEY=V1,V2,..., such as --vary batch-size=32,128,512")
@@ -268,7 +268,10 @@ def _make_point(recipe: Recipe, choice: Changes, remedy: Remedy, num_hosts: int)
 def checked_points(
     recipe: Recipe, axes: Sequence[SweepAxis], remedies: Sequence[Remedy], *, num_hosts: int = 1
 ) -> list[SweepPoint]:
-    """Return all points (combinations of values), with a reason if one cannot run. Raise UsageError if none can."""
+    """Return all points (combinations of values). Raise UsageError if none can run.
+
+    If a point cannot run, its `reason` says why.
+    """
     points = []
     host = functools.cache(examine)  # called only if a point has emulated nodes
     for point in make_points(recipe, axes, remedies, num_hosts=num_hosts):

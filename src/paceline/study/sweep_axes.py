@@ -65,7 +65,7 @@ class SweepAxis:
 
 
 def make_axes(vary: Mapping[str, Sequence[Any]]) -> list[SweepAxis]:
-    """Create axes from the values of each key, which come from Python or from a stored result."""
+    """Create axes from a mapping of keys to their values. The mapping comes from Python or from a stored result."""
     return [
         SweepAxis(resolve_key(name), tuple(tuple(value) if isinstance(value, list) else value for value in values))
         for name, values in vary.items()
@@ -73,7 +73,7 @@ def make_axes(vary: Mapping[str, Sequence[Any]]) -> list[SweepAxis]:
 
 
 def parse_vary(words: Sequence[str]) -> list[SweepAxis]:
-    """Parse the texts after `--vary`, such as `batch-size=32,128`."""
+    """Parse the arguments of all `--vary` options, such as `batch-size=32,128`, into axes."""
     axes = [_parse_axis(word) for word in words]
     repeated = first_repeated([axis.key for axis in axes])
     if repeated:
@@ -116,7 +116,7 @@ def resolve_key(name: str) -> str:
 def _keys_by_name() -> dict[str, str]:
     """Return the recipe keys by all names that a user may write: the key itself, or its command-line option.
 
-    If a text is the name of one key and the option of another, it means the key of that name.
+    If the option of one key is spelled like another key, the name means that other key.
     """
     options = {}
     for key, item in recipe_keys():

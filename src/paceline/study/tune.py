@@ -214,7 +214,7 @@ class Tune(Study):
 
 
 def rung_recipe(recipe: Recipe, rung: Rung, *, is_last: bool) -> Recipe:
-    """Return the recipe for the runs of a rung (round), which has the rung's number of steps.
+    """Return the recipe for the runs of a rung (round), with the rung's number of steps.
 
     Models are evaluated only at the end. Rungs before the last do not profile steps or sample resources.
     """

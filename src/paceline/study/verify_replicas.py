@@ -31,11 +31,11 @@ def replica_job(
     has_digests: bool = True,
     has_distances: bool = False,
 ) -> ReplicaReport:
-    """Train, and report for every step the bytes that were counted and the bytes that were predicted.
+    """Train, and report the counted and the predicted bytes of the communication in every step.
 
     If requested, the report also has digests of the replica, and its distance from the mean of all replicas. A digest
     of a large model takes as long as a training step. `oracle` is a prefix of file names: after each step the replica
-    is compared with the parameters in ORACLE-STEP.safetensors, and after `finish` with those in
+    is compared with the parameters in ORACLE-STEP.safetensors, and after the strategy's `finish` with those in
     ORACLE-final.safetensors, if these files exist.
     """
     trainer = make_trainer(context, recipe, strategy)
@@ -78,7 +78,7 @@ def replica_job(
 
 
 class _OracleFiles:
-    """Parameters of the oracle (the same training in one process), read from files, to compare the replica with."""
+    """Compares the replica with the oracle (the same training in one process), whose parameters are read from files."""
 
     def __init__(self, prefix: str, trainer: Trainer) -> None:
         self._prefix = prefix

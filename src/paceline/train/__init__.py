@@ -1,1 +1,1 @@
-"""Training in a worker process: the training loop, optimisers, schedules, evaluation, and the reference for results."""
+"""Training in a worker process: training loop, optimisers, schedules, evaluation and the oracle (reference result)."""

@@ -37,9 +37,9 @@ def evaluate(
 ) -> Score:
     """Evaluate this worker's replica on a whole data set.
 
-    `comm` connects the workers. If their replicas are bitwise equal, they divide the batches among them and add up the
-    results. Otherwise, or if `comm` is None, each worker evaluates all batches itself. `before_batch` is called before
-    every batch.
+    `comm` connects the workers. If their replicas are bitwise equal, each worker evaluates some of the batches, and the
+    results are added up. Otherwise, or if `comm` is None, each worker evaluates all batches itself. `before_batch` is
+    called before every batch.
     """
     first, stride = (comm.rank, comm.world_size) if comm is not None and all_equal(model, comm) else (0, 1)
     batches = list(torch.arange(len(data)).split(BATCH))[first::stride]

@@ -1,8 +1,8 @@
 """Memory that a worker needs for any batch size, extrapolated from training on two small batches.
 
-A dispatch mode records every allocation while a worker trains on the two batches. Usually both allocate and free in
-the same order, so each allocation has two recorded sizes, which determine its size as a linear function of the number
-of samples. Replaying all allocations with the sizes for another batch gives the peak memory of that batch.
+A dispatch mode records every allocation while a worker trains on the two batches. Usually the order of allocations is
+the same for both batches, so each allocation has two recorded sizes, which determine its size as a linear function of
+the number of samples. Replaying all allocations with the sizes for another batch gives the peak memory of that batch.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Peaks:
     mapped_bytes: int = 0
 
     def maximum(self, other: Peaks) -> Peaks:
-        """Return the larger heap peak and the larger mapped peak of the two."""
+        """Return the larger of the two heap peaks, and the larger of the two mapped peaks."""
         return Peaks(max(self.heap_bytes, other.heap_bytes), max(self.mapped_bytes, other.mapped_bytes))
 
 

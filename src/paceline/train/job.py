@@ -78,9 +78,9 @@ def train_job(
     """Train, and return the measurements of this worker.
 
     Unless `checkpoint` is empty, rank 0 saves the model, averaged over workers, to this file, and checkpoints of epochs
-    in the same folder. `folder` is the folder of the run; if it is empty, measurements are not stored there. If
-    `steps_per_block` is not 0, only some groups of so many consecutive steps are recorded (see `is_measured` in
-    measure/observer.py), which shows the overhead of recording.
+    in the same folder. `folder` is the folder of the run; if it is empty, measurements are not written to files. If
+    `steps_per_block` is not 0, steps form blocks of this size, and only some blocks are recorded (see `is_measured` in
+    measure/observer.py), to measure the overhead of recording.
     """
     started = time.perf_counter()
     trainer = make_trainer(context, recipe, strategy)

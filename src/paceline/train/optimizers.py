@@ -74,11 +74,11 @@ class Lars(_LayerwiseOptimizer):
         v     = momentum * v + lr * ratio * (g + decay * w)
         w     = w - v
 
-    Tensors of at most one dimension (biases, the parameters of norms) are updated with ratio 1 and without decay.
-    If the numerator or the denominator of the ratio is 0, the ratio is 1. As in the paper, lr multiplies the gradient
-    before the momentum buffer, so a change of lr does not affect updates already in the buffer. With the default
-    `trust` of 0.001, |lr * ratio * (g + decay * w)| is about lr thousandths of |w|: useful values of lr are 10 to 1,000
-    times those of SGD.
+    Tensors of at most one dimension (biases, parameters of normalisation layers) are updated with ratio 1 and without
+    decay. If the numerator or the denominator of the ratio is 0, the ratio is 1. As in the paper, lr multiplies the
+    gradient before the momentum buffer, so a change of lr does not affect updates already in the buffer. With the
+    default `trust` of 0.001, |lr * ratio * (g + decay * w)| is about lr thousandths of |w|: useful values of lr are 10
+    to 1,000 times those of SGD.
     """
 
     def __init__(
@@ -117,8 +117,8 @@ class Lamb(_LayerwiseOptimizer):
         u     = m / (sqrt(v) + eps) + decay * w
         w     = w - lr * |w| / |u| * u
 
-    Tensors of at most one dimension (biases, the parameters of norms) are updated with ratio 1 and without decay,
-    which is Adam. A layer whose weights are all zero is also updated with ratio 1.
+    Tensors of at most one dimension (biases, parameters of normalisation layers) are updated as in Adam: without decay,
+    and with 1 instead of the ratio |w| / |u|. For other tensors, 1 replaces the ratio if |w| or |u| is 0.
     """
 
     def __init__(

@@ -62,8 +62,8 @@ def recording(trainer: Trainer, *, folder: str, steps_per_block: int) -> Iterato
 
     `folder` is the folder of the run on rank 0; if it is empty, no files are written. A worker on a host without this
     folder writes to a temporary folder, and sends its files to rank 0 when the `with` block ends. If `steps_per_block`
-    is not 0, only some groups of so many consecutive steps are recorded (see `is_measured` in measure/observer.py), to
-    measure the overhead of recording.
+    is not 0, steps form blocks of this size, and only some blocks are recorded (see `is_measured` in
+    measure/observer.py), to measure the overhead of recording.
     """
     context, comm = trainer.context, trainer.context.comm
     shared = broadcast_text(comm, folder)

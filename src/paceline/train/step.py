@@ -30,7 +30,7 @@ class Objective:
     """A loss with an optional accuracy.
 
     `count_correct` returns the numbers of correct and of all predictions; `fraction_correct` returns their quotient,
-    from 0 to 1. At most one of them is set.
+    from 0 to 1. At most one of the two functions is set.
     """
 
     name: str
@@ -155,12 +155,13 @@ def forward_backward(
     before_last: Callable[[], AbstractContextManager[Any]] = nullcontext,
     observers: Observers = NO_OBSERVERS,
 ) -> Outcome:
-    """Run forward and backward on a batch, split into micro-batches, and return its loss and accuracy counts.
+    """Run forward and backward on a batch, split into micro-batches.
 
-    The gradient of the batch's mean loss times `loss_scale` is added to `.grad` of the parameters; the returned loss is
-    not scaled. The micro-batches have at most `micro_batch_size` samples (None: no limit), and there are at least
-    `least_pieces` of them, but never more than samples. Every micro-batch except the last runs in a context manager
-    that `before_last` returns, because strategies synchronise gradients only during the last one.
+    Return the batch's mean loss, not scaled, and its numbers of correct and of all predictions. The gradient of the
+    mean loss times `loss_scale` is added to `.grad` of the parameters. The micro-batches have at most
+    `micro_batch_size` samples each (None: no limit). Their number is at least `least_pieces`, unless the batch has
+    fewer samples. Every micro-batch except the last runs in a context manager that `before_last` returns, because
+    strategies synchronise gradients only during the last one.
     """
     total = num_samples(inputs)
     num_pieces = -(-total // micro_batch_size) if micro_batch_size else 1
@@ -191,7 +192,7 @@ def forward_backward(
 
 @torch.no_grad()
 def forward(model: nn.Module, inputs: Tree, target: Tree, *, objective: Objective, arithmetic: Arithmetic) -> Outcome:
-    """Return loss and accuracy counts of a batch, computed without gradients."""
+    """Return a batch's loss and its numbers of correct and of all predictions, computed without gradients."""
     inputs, target = arithmetic.prepare(inputs), arithmetic.prepare(target)
     with arithmetic.autocast():
         output = call_model(model, inputs)

@@ -114,8 +114,8 @@ class Trainer:
     def observe(self, observers: Sequence[Observer], *, steps_per_block: int = 0) -> None:
         """Set the observers of the training loop.
 
-        If `steps_per_block` is not 0, they observe only some groups of so many consecutive steps (see `is_measured` in
-        measure/observer.py).
+        If `steps_per_block` is not 0, steps form blocks of this size, and only some blocks are observed (see
+        `is_measured` in measure/observer.py).
         """
         synchronize = self._synchronize if self.context.device.type == "cuda" else None
         self.observers = Observers(observers, synchronize, steps_per_block=steps_per_block)

@@ -55,7 +55,7 @@ class Dram:
 
 @dataclass(frozen=True, kw_only=True)
 class Compression:
-    """Parameters of the run-length code of zeros in DRAM traffic."""
+    """Parameters of the run-length encoding of zeros in DRAM traffic."""
 
     run_bits: int
     pairs_per_word: int
@@ -64,7 +64,7 @@ class Compression:
 
 @dataclass(frozen=True, kw_only=True)
 class Energy:
-    """Energy of a multiply-accumulate and of moving one word at each memory level, in one unit."""
+    """Energy of a multiply-accumulate and of moving one word at each memory level, all in the same unit."""
 
     mac: float
     register_file: float

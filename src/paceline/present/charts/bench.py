@@ -31,10 +31,10 @@ def bandwidths(outcome: Bench) -> Iterator[Chart]:
 
 
 def series_of(results: Sequence[CollectiveResult]) -> dict[tuple[str, str], str]:
-    """Return the names of the lines in the charts, by pairs of a comm and the memory that holds its results.
+    """Return the name of each line in the charts, by comm and type of memory that holds the comm's results.
 
-    There is one line for each pair. Its name includes the memory (private, shared or plain) only if the comm was
-    measured with several types of memory.
+    The name of a line includes the memory (private, shared or plain) only if the comm was measured with several types
+    of memory.
     """
     found = dict.fromkeys((row.comm, row.result) for row in results)
     comms = [comm for comm, _ in found]

@@ -29,7 +29,8 @@ MAX_POINTS = 500  # points of a line; in longer simulations, each point is the m
 def utilisation(simulation: Simulation) -> Iterator[Chart]:
     """Draw the share of processing elements (PEs) that multiply or add, over cycles.
 
-    The share is relative to the logical PEs of dataflow/placement.py, which may be more or fewer than the array has.
+    100 % are all logical PEs: one for each kernel row and output row, in every set that is computed at once (see
+    dataflow/placement.py). The array may have more or fewer PEs.
     """
     busy = simulation.busy_pes / simulation.plan.num_logical_pes
     stretch = -(-len(busy) // MAX_POINTS)

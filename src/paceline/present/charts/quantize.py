@@ -184,9 +184,9 @@ def noise(study: Quantization) -> Iterator[Chart]:
 
 @chart("quantize", order=50)
 def confusion(study: Quantization) -> Iterator[Chart]:
-    """Draw a matrix that counts test samples by two predictions: of the float model and of the integer model.
+    """Draw a confusion matrix of the classes that the float model and the integer model predict for test samples.
 
-    Counts on the diagonal, where both predict the same class, have no colour.
+    The diagonal, where both models predict the same class, has no colour.
     """
     counts = study.confusion
     if not counts:

@@ -32,7 +32,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows to draw. Charts of a single strategy show the row at index `first` initially."""
+    """The rows to draw. Charts that show one row at a time begin with the row at index `first`."""
 
     rows: Sequence[ShownRow]
     first: int
@@ -45,7 +45,7 @@ def make_sections(rows: Sequence[ShownRow]) -> list[PageSection]:
 
 
 def shown_first(rows: Sequence[Row]) -> int:
-    """Return the index of the row that charts of a single strategy show first: the fastest row.
+    """Return the index of the row with which charts of one row at a time begin: the fastest row.
 
     If the fastest row has no straggler but other rows have one, return the index of the first of these other rows.
     """
@@ -90,9 +90,9 @@ def make_section(id: str, title: str, content: object) -> PageSection:
 
 
 def without_gaps(given: Sequence[Chart]) -> list[Chart]:
-    """Return the charts in the same order, with each narrow chart that has no neighbour widened.
+    """Return the charts in the same order, but make a narrow chart wide if it would have no chart beside it.
 
-    Two narrow charts are side by side; a wide chart fills the width of the page.
+    Two consecutive narrow charts are side by side; a wide chart fills the width of the page.
     """
     found: list[Chart] = []
     num_narrow = 0

@@ -22,9 +22,10 @@ def heading(quantity: PublishedColumn) -> str:
 
 
 def figure_text(value: FigureValue, unit: str) -> str:
-    """Format a published or measured value for a column whose heading has the unit.
+    """Format a published or measured value for a column.
 
-    The value is a number, a list of numbers by rank, a text, or None (unknown). Only % is written after numbers.
+    The value is a number, a list of numbers by rank, a text, or None (unknown). Numbers are written without their unit,
+    which is in the heading of the column. Only % follows the number.
     """
     if isinstance(value, str):
         return value.removesuffix(f" {unit}") if unit == "s" else value
@@ -64,7 +65,7 @@ def published_bars(study: Reproduction) -> Iterator[Chart]:
 
 
 def _pairs(study: Reproduction, name: str) -> list[Pair]:
-    """Return the published and the measured number of a quantity, for each row that has both."""
+    """Return a quantity's published and measured number, with name and source of the row, for rows that have both."""
     ours = {row.key: row.figures for row in study.ours}
     found = []
     for table in study.published:

@@ -46,14 +46,14 @@ def scaling_of(row: Row) -> Scaling:
 
 
 def labels_of(results: Rows) -> list[str]:
-    """Return the labels of strategies in the order of the rows, without the label of one worker."""
+    """Return the labels of strategies in the order of the rows. The one-worker baseline is left out."""
     return [label for label in dict.fromkeys(r.label for r in results) if label != ONE_WORKER]
 
 
 def line_styles(results: Rows) -> list[Style]:
     """Return the style of each strategy, in the order of `labels_of`.
 
-    The last style is for the line of perfect scaling, which is computed from one worker.
+    The last style is for the line of perfect scaling, which is computed from the one-worker baseline.
     """
     firsts = [next(r for r in results if r.label == label) for label in labels_of(results)]
     return [*styles_of(firsts), Style(REFERENCES[ONE_WORKER], "dash", "square")]
@@ -197,7 +197,7 @@ def _chart(
 
 
 def _only_with_values(made: Chart) -> Iterator[Chart]:
-    """Yield the chart, unless all its values are unknown. They are unknown if one worker was not measured."""
+    """Yield the chart, unless all its values are unknown because the one-worker baseline was not measured."""
     if any(row[3] != DASH for row in made.table.rows):
         yield made
 
@@ -228,7 +228,7 @@ def _figure(results: Rows, mode: str, quantity: ScaleQuantity, unit: str) -> Plo
 def _add_lines(figure: PlotlyFigure, results: Rows, mode: str, quantity: ScaleQuantity, dash: str = "") -> None:
     """Add a line for each strategy that has a value on several workers.
 
-    If one worker was measured, all lines begin at one worker.
+    If the one-worker baseline was measured, it is the first point of every line.
     """
     reference, lines = reference_of(results, mode), rows_by_strategy(results, mode)
     for index, (label, style) in enumerate(zip(labels_of(results), line_styles(results), strict=False)):

@@ -194,9 +194,9 @@ def scaled(value: float | None, scale: float) -> float | None:
 
 
 def _stripes(curves: Sequence[Sequence[float | None]], dashes: Sequence[str]) -> list[str]:
-    """Return the dashes of lines, changed for lines that look equal, so that all their colours are visible.
+    """Return the dash style of each line: the given one, or stripes if the line looks equal to other lines.
 
-    Lines that look equal get dashes of `STRIPE` pixels, which alternate.
+    Lines that look equal get alternating dashes of `STRIPE` pixels, so that all their colours are visible.
     """
     groups: list[list[int]] = []
     for index, curve in enumerate(curves):
@@ -211,7 +211,7 @@ def _stripes(curves: Sequence[Sequence[float | None]], dashes: Sequence[str]) ->
 
 
 def _is_same(ours: Sequence[float | None], theirs: Sequence[float | None]) -> bool:
-    """Return whether the values of two curves differ by at most 1 %, which a chart does not show."""
+    """Return whether the values of two curves differ by at most 1 %, so that the curves look equal in a chart."""
     return len(ours) == len(theirs) and all(
         a == b or (a is not None and b is not None and math.isclose(a, b, rel_tol=0.01))
         for a, b in zip(ours, theirs, strict=True)

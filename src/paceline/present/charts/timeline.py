@@ -24,7 +24,7 @@ LANE = 62  # height of a lane in pixels
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar of the timeline: a span (timed piece of a step), or close spans of one name, drawn as one."""
+    """A bar of the timeline: one span (timed piece of a step), or several spans of one name with invisible gaps."""
 
     name: str
     kind: str
@@ -166,7 +166,7 @@ def _mark_steps(figure: PlotlyFigure, first_step: int, lane: Sequence[Bar], star
 
 
 def _values(shown: Sequence[tuple[ShownRow, Timeline]]) -> Values:
-    """Return a table with count, total time and bytes of spans by strategy, worker and name."""
+    """Return a table with the number, total time and bytes of spans, by strategy, worker and name."""
     rows = []
     for result, given in shown:
         for lane in given.lanes:

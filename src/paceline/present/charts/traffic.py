@@ -1,6 +1,6 @@
 """Charts of the bytes that workers sent, per link and per worker.
 
-They are predicted, counted by the comm (the transport between workers), and counted by the kernel.
+The charts compare predicted bytes with the bytes that the comm (the transport between workers) and the kernel counted.
 """
 
 from __future__ import annotations

@@ -70,10 +70,10 @@ def _at(line: Sequence[tuple[int, float]], steps: int) -> str:
 
 @chart("tuning", order=20)
 def quality_lost(content: TunedRows) -> Iterator[Chart]:
-    """Draw the accuracy (or test loss) that each candidate loses over its time per step.
+    """Draw the lost accuracy (or the increase of test loss) of each candidate against its time per step.
 
-    Both are relative to the exact strategy that is the reference. The values of a candidate are from the last of its
-    rungs that used the same criterion (test accuracy or test loss) as the last rung of the study.
+    All values are relative to the reference, an exact strategy. The values of a candidate are from its last rung with
+    the same criterion (test accuracy or test loss) as the last rung of the study.
     """
     study, styles = content.study, content.styles
     if not study.rungs:

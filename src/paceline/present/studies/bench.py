@@ -50,7 +50,7 @@ def bench_page(outcome: Bench) -> Page:
 
 
 def bandwidth_table(outcome: Bench) -> Table[CollectiveResult]:
-    """Return a table with a row for each operation, size, comm, and memory that holds the result."""
+    """Return a table with a row for each operation, size, comm, and kind of memory that holds the result."""
     reference = short_name(outcome.reference)
     columns: list[Column[CollectiveResult]] = [
         Column(title="Operation", short="op", text=lambda row: row.op, is_number=False),

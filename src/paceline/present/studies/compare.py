@@ -20,7 +20,7 @@ class ComparePresenter(Presenter):
 class SeveralPresenter(Presenter):
     """Makes the page of several runs and studies.
 
-    If all rows are combinations of values of the same settings, it is the page of a sweep, else of a comparison.
+    The page is that of a sweep if all rows are points of sweeps over the same settings, else that of a comparison.
     """
 
     name: ClassVar[str] = "several"

@@ -371,7 +371,7 @@ def _readable(value: float, decimals: int) -> str:
 def _zero_findings(result: NetworkCost) -> list[Finding]:
     """Return findings on the energy and the DRAM traffic that zeros in tensors save.
 
-    If zeros were not counted on test images in every layer, return none.
+    Returns none if the zeros of any layer were assumed instead of counted on test images.
     """
     if not all(row.is_counted for row in result.layers):
         return []

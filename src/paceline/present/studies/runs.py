@@ -104,7 +104,7 @@ def diff_page(diff: Diff, recipes: Mapping[str, Json] | None = None) -> Page:
 
 
 def _gate_findings(diff: Diff) -> list[Finding]:
-    """Return a finding for each row with the verdict of --fail-if-slower. Without the option, return none."""
+    """Return one finding per row: its verdict under --fail-if-slower. Without the option, return none."""
     if diff.fail_if_slower_percent is None:
         return []
     limit = f"{diff.fail_if_slower_percent:g} %"

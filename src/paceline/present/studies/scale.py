@@ -202,7 +202,7 @@ def _columns(rows: Sequence[Row]) -> list[Column[Row]]:
 
 
 def _part(title: str, short: str, importance: int) -> Column[Row]:
-    """Return a column for terminals with the share of a step that one part takes, such as waiting.
+    """Return a column, shown only in terminals: the share of the step time that a part such as waiting takes.
 
     The HTML page has columns in milliseconds instead.
     """

@@ -110,7 +110,8 @@ def _batches(rows: Sequence[Row]) -> list[str]:
     """Return sentences on the effect of the largest batch on throughput and accuracy.
 
     The largest batch is compared with the smallest. If remedies were tried, another sentence names the best remedy at
-    the largest batch. If the sweep did not vary the batch size alone, or an accuracy is unknown, return none.
+    the largest batch. Returns none if settings other than the batch size were varied, an accuracy is unknown, or there
+    is only one batch size.
     """
     keys = set(rows[0].point or {})
     if len(keys) != 1 or not keys <= BATCH_KEYS or any(row.final.test_accuracy is None for row in rows):

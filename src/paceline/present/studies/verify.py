@@ -1,4 +1,4 @@
-"""The page of `paceline verify`: whether strategies meet their guarantees, by workers and model."""
+"""The page of `paceline verify`: whether each strategy meets its guarantee, per number of workers and model."""
 
 from __future__ import annotations
 

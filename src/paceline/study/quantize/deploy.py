@@ -85,7 +85,7 @@ def _latency(runner: str, batch: int, values: list[float]) -> Latency:
 def _speedup(batch: int, times: dict[str, list[float]]) -> RunnerSpeedup:
     """Return fp32 time / int8 time in ONNX Runtime for batches of one size, as a median over rounds.
 
-    Each ratio is of two times of the same round, because noise in a round affects both alike.
+    Each ratio compares the fp32 time and the int8 time of the same round, because noise in a round affects both alike.
     """
     ratios = [slow / quick for slow, quick in zip(times[FLOAT_RUNNER], times[INT8_RUNNER], strict=True)]
     return RunnerSpeedup(batch=batch, ratio=statistics.median(ratios), interval95=interval95_of_median(ratios))

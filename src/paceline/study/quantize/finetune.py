@@ -108,7 +108,7 @@ def finetune_job(
     per_channel: bool,
     checkpoint: str,
 ) -> Json:
-    """Run one worker of the fine-tuning, and return its steps, first and last loss, and seconds of training.
+    """Run one worker of the fine-tuning. Return the number of steps, first and last loss, and training time in seconds.
 
     At the end, rank 0 saves the mean of all replicas to `checkpoint`.
     """

@@ -130,7 +130,7 @@ def find_source(target: str, runs: Path, changes: Mapping[str, Any]) -> ModelSou
 def _quantized_run(stored: Stored, source: str, runs: Path) -> Stored:
     """Return the run whose model a stored quantization converted. `source` is the run's name.
 
-    Thus `paceline quantize last` works again after a quantization, which is then the last stored study.
+    So `paceline quantize last` also works if the last stored study is itself a quantization.
     """
     try:
         return find(source, runs)

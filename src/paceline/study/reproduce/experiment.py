@@ -38,7 +38,7 @@ class ExperimentRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentTable:
-    """A published table, its source, and the setting of its measurements."""
+    """A published table, its source, and a note on its conditions (hardware, number of workers, batch size)."""
 
     source: str
     setting: str
@@ -190,7 +190,10 @@ def _base_recipe(experiment: Experiment, length: Length, data: str, data_dir: st
 
 
 def _choose_data(length: Length, data_dir: str) -> tuple[str, list[str]]:
-    """Return the first data set that is available here, and a note if it is not the published one."""
+    """Return the name of the first data set that is available here, and a note if it is not the published one.
+
+    Raise UsageError if none of the experiment's data sets is available.
+    """
     published_name = length.data[0]
     directory = data_directory(data_dir)
     for name in length.data:
@@ -215,9 +218,10 @@ def _is_downloaded(published: PublishedDataset, directory: Path) -> bool:
 
 
 def _choose_nodes(experiment: Experiment, recipe: Recipe, *, on_cluster: bool) -> tuple[Recipe, list[str]]:
-    """Return the recipe with the emulated nodes of the experiment, or without if this machine does not support them.
+    """Return the recipe with or without the emulated nodes of the experiment, and a note about the choice.
 
-    Also return a note about the choice, in a list that is empty if the experiment has no emulated nodes.
+    Nodes are emulated if `on_cluster` is set and this machine supports them. The list of notes is empty if the
+    experiment has no emulated nodes.
     """
     if not experiment.cluster:
         return settle_comm(recipe), []
@@ -232,9 +236,9 @@ def _choose_nodes(experiment: Experiment, recipe: Recipe, *, on_cluster: bool) -
 
 
 def _points_with_gpus(points: tuple[Point, ...], device: str) -> tuple[list[Point], list[str]]:
-    """Return the points without those that set more workers than there are GPUs, and a note if points were left out.
+    """Leave out points with more workers than this machine has GPUs. Return the others, and a note if any is left out.
 
-    If `device` is not `cuda`, return all points.
+    If `device` is not `cuda`, return all points. Raise UsageError if every point would be left out.
     """
     if device != "cuda":
         return list(points), []

@@ -1,4 +1,4 @@
-"""Comparison of a repeated experiment with its published tables: compute their quantities, and match their rows."""
+"""Comparison of our runs with published tables: compute the tables' quantities, and match our rows with theirs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Repeats = Sequence[RunResult]
 
 @dataclass(frozen=True)
 class FigureInputs:
-    """The experiment and the runs of all rows: inputs of quantities that compare a row with other rows."""
+    """Inputs of all quantities. They include the runs of all rows, because some quantities compare several rows."""
 
     experiment: Experiment
     runs: Mapping[str, Repeats]  # repeats of every row, by key
@@ -173,7 +173,7 @@ def _share_of_ring(key: str, repeats: Repeats, inputs: FigureInputs) -> float | 
 def _messages(key: str, repeats: Repeats, inputs: FigureInputs) -> float:  # noqa: ARG001
     """Return the number of messages per worker and step.
 
-    Every message is counted as two operations, a send and a receive.
+    It is half the number of operations, because every message is a send on one worker and a receive on another.
     """
     rows = [row for repeat in repeats for row in repeat.per_worker]
     return statistics.fmean(row.num_operations for row in rows) / repeats[0].steps / 2
@@ -292,7 +292,7 @@ def published_tables(experiment: Experiment, ours: Sequence[OurRow]) -> list[Pub
 
 
 def _is_match(row: ExperimentRow, ours: OurRow) -> bool:
-    """Return whether our row repeats a published row: same strategy, and same point (combination of settings).
+    """Return whether our row repeats a published row: same strategy or stage, same point (combination of settings).
 
     A published row without a point is repeated by our row at the first point.
     """

@@ -147,7 +147,10 @@ class Reproduce(Study):
 
 
 def _rows_of_parts(plan: ExperimentPlan, progress: Progress) -> tuple[list[Row], list[OurRow]]:
-    """Return the rows of the study, and the same rows with the quantities of the published tables."""
+    """Return the rows with the study's results, and rows with our values for the columns of the published tables.
+
+    Both lists have one row for every strategy and point (combination of settings) that was measured.
+    """
     sizes = {_row_key(part, entry): part.recipe.batch_size for part in plan.parts for entry in part.entries}
     runs: dict[str, list[RunResult]] = {}
     rows: list[Row] = []
@@ -216,8 +219,8 @@ def _stage_row(plan: ExperimentPlan, key: str, stage: Stage) -> OurRow:
 def _stage_key(stage: Stage, chosen: str) -> str:
     """Return the key of a quantization stage.
 
-    Every calibration method has a stage with int8 activations. The key of such a stage ends with the method, unless it
-    is the chosen one.
+    Every calibration method has a stage with int8 activations. The key of such a stage ends with the name of its
+    method, except for the method `chosen`.
     """
     if stage.stage != ACTIVATIONS or stage.calibration == chosen:
         return stage.stage
