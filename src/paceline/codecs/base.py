@@ -70,7 +70,7 @@ class Codec(ABC):
     def traffic(self, spec: TensorSpec, sum_traffic: SumTraffic, world_size: int) -> list[Operation]:
         """Return the predicted communication of `sum` on one worker.
 
-        `sum_traffic` predicts the communication of the strategy's own sum.
+        `sum_traffic` predicts the communication of one call of `sum_over_workers`, the strategy's way to sum a tensor.
         """
 
     def error_bound(self, world_size: int) -> float:  # noqa: ARG002

@@ -144,7 +144,7 @@ class GradientBuckets:
         self._reset()
 
     def attach(self) -> None:
-        """Make the parameters' gradients zeroed views of the comm's vectors, so that backward adds to the vectors."""
+        """Fill the comm's vectors with zeros, and set all gradients to views of them, to which backward then adds."""
         for reduction in self.reductions.values():
             reduction.own.zero_()
         for parameter, own in zip(self.parameters, self.own, strict=True):
