@@ -34,6 +34,6 @@ def atomic_file(target: str | Path) -> Iterator[TextIO]:
 
 
 def is_stream(target: str | Path) -> bool:
-    """Return whether a path exists and is a pipe, a device or a folder, or is any file in /dev or /proc."""
+    """Return whether a path exists and is not a plain file: a pipe, device or folder, or any file in /dev or /proc."""
     path = Path(target)
     return path.exists() and (not path.is_file() or path.absolute().parts[1] in SYSTEM_FOLDERS)

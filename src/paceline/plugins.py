@@ -30,7 +30,7 @@ def is_reference(text: str) -> bool:
 
 
 def digests_of_files(texts: Iterable[str]) -> dict[str, str]:
-    """Return the SHA-256 of each file that a text of the form `file.py:name` refers to, by path.
+    """Return, by path, the SHA-256 of each file that `texts` refer to in the form `file.py:name`.
 
     Missing files are left out.
     """

@@ -57,7 +57,7 @@ def fetch_with_bar(name: str, directory: str, console: Console) -> Path:
 
 
 def fetch_if_needed(config: DataConfig, console: Console) -> None:
-    """Download a recipe's data set if it is published (MNIST or CIFAR-10), missing, and the recipe allows downloads."""
+    """If a recipe uses a published data set (MNIST or CIFAR-10) and allows downloads, download the missing files."""
     from paceline.data.published import PUBLISHED
 
     if config.name in PUBLISHED and config.download:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class MetricsListener(StudyListener):
-    """Writes a study's progress to the board that the metrics server reads, and forwards callbacks to a listener."""
+    """Stores a study's progress for the metrics server to read, and forwards every callback to another listener."""
 
     def __init__(self, board: MetricsBoard, forward_to: StudyListener) -> None:
         self._board, self._next = board, forward_to

@@ -159,8 +159,8 @@ def recipe_options(
     """Return a decorator that adds an option for every recipe key that has a flag, except for keys in `leave_out`.
 
     The decorator also adds the argument RECIPE and the options --cluster, --without-cpu-shares and --set. The command
-    gets the recipe with the options' values in the argument `recipe`. `more_changes` returns further changes to the
-    recipe, made from the other arguments of the command.
+    gets the argument `recipe`: the recipe, changed by the options' values. `more_changes` returns further changes to
+    the recipe, made from the other arguments of the command.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:

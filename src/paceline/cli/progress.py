@@ -27,7 +27,7 @@ _LABEL = Column(max_width=30, no_wrap=True, overflow="ellipsis")  # so that all 
 
 
 class StudyProgress(StudyListener):
-    """Shows the progress of a study, with a new view for each stage (set of planned runs). It is a context manager."""
+    """Shows the progress of a study, with new bars or lines for each stage (set of planned runs). A context manager."""
 
     def __init__(
         self, console: Console, *, has_bar_per_entry: bool, on_stage: Callable[[Any], str] | None = None
@@ -80,7 +80,7 @@ def _has_bars(console: Console) -> bool:
 
 
 class StrategyProgress(StudyListener, ABC):
-    """Base class of views that show the progress of strategies, which train in turn. A view is a context manager."""
+    """Base class of displays of the progress of strategies, which train in turn. A display is a context manager."""
 
     def __enter__(self) -> StrategyProgress:
         return self
@@ -109,7 +109,7 @@ class StrategyProgress(StudyListener, ABC):
 
 
 def strategy_progress(entries: Sequence[Entry], *, repeats: int, console: Console) -> StrategyProgress:
-    """Return a view with live bars if the console is a terminal, else a view with plain lines."""
+    """Return a display of progress: with live bars if the console is a terminal, else with plain lines."""
     if _has_bars(console):
         return StrategyBars(entries, repeats, console)
     return PlainLines(repeats, console)

@@ -103,7 +103,7 @@ class StudySession:
         return console_for(self.json_target, is_main=self.launcher().is_main)
 
     def fetch(self, data: DataConfig) -> None:
-        """Download the data set if it is published (MNIST or CIFAR-10), missing, and `data` allows downloads."""
+        """If `data` is a published data set (MNIST or CIFAR-10) and allows downloads, download the missing files."""
         from paceline.cli.data import fetch_if_needed
 
         fetch_if_needed(data, console_for(self.json_target))
@@ -143,9 +143,9 @@ class StudySession:
 
     @contextmanager
     def listener(self, progress: StudyListener) -> Iterator[StudyListener]:
-        """Yield `progress`. With --metrics-port, yield a listener that also updates Prometheus metrics.
+        """Yield `progress` or, if --metrics-port is given, a listener that also updates Prometheus metrics.
 
-        The metrics are served while the `with` block runs.
+        The main process serves the metrics while the `with` block runs. Other processes always yield `progress`.
         """
         from paceline.cli.metrics import serve_metrics
 
@@ -193,7 +193,7 @@ class StudySession:
         recipe: Recipe | None = None,
         own_keys: tuple[str, ...] = (),
     ) -> tuple[Study, Path | None]:
-        """Return the study to run, and the folder in which to resume it, or None for a new study."""
+        """Return the study to run, and the folder in which to resume it (None for a new study)."""
         from paceline.study.engine import find_unfinished
 
         if self.resume and self.fresh:
@@ -246,7 +246,7 @@ def _progress_words(stored: StudyResult) -> str:
 
 
 def _refuse_other_recipe(given: Recipe, stored: Recipe, own_keys: tuple[str, ...]) -> None:
-    """Raise UsageError if the user gave a recipe key that differs from the stored recipe of the resumed study.
+    """Raise UsageError if a value that the user gave for a recipe key differs from the value in the resumed study.
 
     A key whose value equals that of the default recipe is treated as not given. `own_keys` are not compared.
     """

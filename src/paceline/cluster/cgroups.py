@@ -1,4 +1,4 @@
-"""Limit CPU and memory of emulated nodes with cgroups of version 1 or 2: find, create and remove them.
+"""Find, create and remove the cgroups (version 1 or 2) that limit CPU and memory of emulated nodes.
 
 The cgroups of a cluster are created below the cgroup of this process, so that the limits of this process still apply.
 """
@@ -53,7 +53,7 @@ def read_mounts(text: str) -> list[Mount]:
 
 
 def find_controllers(process: Path = Path("/proc/self")) -> tuple[list[Controller], dict[str, str]]:
-    """Return the usable cgroup controllers, and a dict from the names of the others to why they are not usable."""
+    """Return the usable cgroup controllers, and by name the reason why each other controller is not usable."""
     try:
         mounts = read_mounts((process / "mountinfo").read_text(encoding="utf-8"))
         own = _own_paths((process / "cgroup").read_text(encoding="utf-8"))

@@ -117,8 +117,8 @@ def _figure(what: str, where: str, asked: float | None, measured: float) -> Clus
 def _best(measure: Callable[[], float], asked: float | None, attempts: int) -> float:
     """Repeat a measurement while its value is too low, and return the highest value.
 
-    Too low is more than `TOLERANCE` below `asked`. There are at most `attempts` measurements, and only one if `asked`
-    is None.
+    A value is too low if it is below `asked` by more than the fraction `TOLERANCE`. There are at most `attempts`
+    measurements, and only one if `asked` is None.
     """
     best = measure()
     for _ in range(attempts - 1):
@@ -132,8 +132,8 @@ def _best(measure: Callable[[], float], asked: float | None, attempts: int) -> f
 def _listening(cluster: Cluster, index: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Context manager: in a node, run a process that serves one connection; yield the process and its port.
 
-    The process sends each byte back, or measures the rate of arriving bytes, as its peer requests. It is killed after
-    the block.
+    The process sends each byte back, or measures the rate of arriving bytes, as its peer requests. After the block,
+    the process is killed.
     """
     popen = _start(cluster, index, ["listen", cluster.nodes[index].address], with_shares=False)
     assert popen.stdout is not None

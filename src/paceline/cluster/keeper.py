@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def _listen_for_signals() -> int:
-    """Return a file descriptor that becomes readable on a signal. Signals then do not interrupt building."""
+    """Return a file descriptor that becomes readable on SIGTERM, SIGINT or SIGHUP, which no longer end this process."""
     readable, writable = os.pipe()
     os.set_blocking(writable, False)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

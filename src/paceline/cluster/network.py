@@ -1,8 +1,8 @@
 """Build the network of an emulated cluster: namespaces, a bridge, and a shaped veth pair per node.
 
-A node's interface shapes its outgoing traffic. The node's port on the bridge shapes its incoming traffic. Latency and
-loss are added only to outgoing traffic, so that the one-way latency between any two nodes is the requested one. Bridge
-and links are configured by netlink requests.
+A node's interface shapes the traffic that the node sends. The node's port on the bridge shapes the traffic that the
+node receives. Latency and loss are added only to sent traffic, so that the one-way latency between any two nodes is the
+requested one. Bridge and links are configured by netlink requests.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Start an emulated cluster or find a running one by name.
 
-A cluster lives as long as a `with` block (`open_cluster`), or until `paceline cluster down` (`keep_cluster`). The
-latter is called a kept cluster.
+A cluster lives as long as a `with` block (`open_cluster`), or until `paceline cluster down` (`keep_cluster`).
 """
 
 from __future__ import annotations
@@ -135,8 +134,8 @@ def make_layout(
 ) -> ClusterLayout:
     """Check a cluster's settings and return its layout, without starting the cluster.
 
-    The cluster ends when the process with the id `parent` ends; 0 means a kept cluster. If `host` is None, this machine
-    is examined first.
+    The cluster ends when the process with the id `parent` ends. If `parent` is 0, the cluster stays until
+    `paceline cluster down`. If `host` is None, this machine is examined first.
     """
     if without_cpu_shares:
         config = dataclasses.replace(config, cpus=None, slow=())
@@ -199,7 +198,7 @@ def _start(layout: ClusterLayout) -> subprocess.Popen[bytes]:
 
 
 def _await_ready(layout: ClusterLayout, starter: subprocess.Popen[bytes]) -> int:
-    """Wait until a cluster is built and return the keeper's process id.
+    """Wait until a cluster is built. Return the id of its keeper, the process that holds the cluster's namespaces.
 
     If the cluster cannot be built, raise an error with the reason that the keeper printed.
     """

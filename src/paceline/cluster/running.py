@@ -38,7 +38,7 @@ class Keeper:
 
 
 def living_keepers() -> list[Keeper]:
-    """Return the running keepers that are visible to this user, sorted by cluster name."""
+    """Return the keepers (managing processes) of all clusters that this user can see, sorted by cluster name."""
     found: dict[int, Keeper] = {}
     for pid in _pids():
         layout = _layout_of_keeper(pid)
@@ -50,7 +50,7 @@ def living_keepers() -> list[Keeper]:
 
 
 def find_keeper(name: str, keepers: Iterable[Keeper]) -> Keeper:
-    """Return the keeper of the cluster named `name`; raise UsageError if there is none."""
+    """Return the keeper (managing process) of the cluster named `name`; raise UsageError if there is none."""
     by_name = {keeper.layout.name: keeper for keeper in keepers}
     if not by_name:
         raise UsageError(
@@ -62,7 +62,7 @@ def find_keeper(name: str, keepers: Iterable[Keeper]) -> Keeper:
 
 
 def ready_name(layout: ClusterLayout) -> str:
-    """Return the process name that a keeper takes when its cluster is built."""
+    """Return the process name that a cluster's keeper (managing process) takes when the cluster is built."""
     return f"{INTERFACE}{layout.name}"
 
 
@@ -82,7 +82,7 @@ def describe(keeper: Keeper) -> ListedCluster:
 
 
 def processes_inside(name: str, *, excluding: int = 0) -> set[int]:
-    """Return the processes in the cluster's networks and cgroups, except `excluding` and this process."""
+    """Return the process ids in a cluster's networks and cgroups, except `excluding` and this process."""
     found = {pid for folder in labelled_groups().get(name, []) for pid in members(folder)}
     found |= {pid for pid, cluster in clusters_by_process().items() if cluster == name}
     return found - {excluding, os.getpid()}
@@ -91,7 +91,7 @@ def processes_inside(name: str, *, excluding: int = 0) -> set[int]:
 def clusters_by_process() -> dict[int, str]:
     """Return the cluster name of every process in a node's network, by process id.
 
-    The cluster's keeper need not be running.
+    Clusters whose keeper (managing process) has ended are included.
     """
     by_network: dict[str, str] = {_network_of(os.getpid()): ""}
     found = {}
@@ -121,7 +121,7 @@ def _network_of(pid: int) -> str:
 
 
 def _layout_of_keeper(pid: int) -> ClusterLayout | None:
-    """Return the layout on the command line of a process, or None if the process is not a keeper."""
+    """Return the layout on the command line of a process, or None if the process does not manage a cluster."""
     words = _read(f"/proc/{pid}/cmdline").split("\0")
     if KEEPER_MODULE not in words[1:4]:
         return None
@@ -210,7 +210,7 @@ def take_down(name: str) -> None:
 
 @dataclass(frozen=True)
 class Leftovers:
-    """Processes and cgroups of one cluster that `prune` removed.
+    """The number of processes, and the cgroups, that `prune` removed for one cluster.
 
     The kernel removes the cluster's networks when the last process inside has ended.
     """
@@ -221,7 +221,7 @@ class Leftovers:
 
 
 def prune() -> list[Leftovers]:
-    """Remove the leftovers of every cluster without a running keeper."""
+    """Remove the leftovers of every cluster whose keeper (managing process) has ended."""
     names = sorted({*labelled_groups(), *clusters_by_process().values()})
     # Keepers are listed after the clusters: a cluster that is just starting has a keeper before it has a cgroup.
     kept = {keeper.layout.name for keeper in living_keepers()}
@@ -229,7 +229,7 @@ def prune() -> list[Leftovers]:
 
 
 def remove_leftovers(name: str) -> Leftovers:
-    """End all processes inside a cluster whose keeper no longer runs, and remove its cgroups."""
+    """End all processes inside a cluster whose keeper (managing process) has ended, and remove its cgroups."""
     folders = labelled_groups().get(name, [])
     try:
         num_processes = end_processes(name)

@@ -153,9 +153,9 @@ def pack(parts: Sequence[Tensor]) -> Tensor:
 class ErrorFeedback:
     """Storage for encoding errors: the error of a tensor is added to the same tensor in the next step.
 
-    A worker multiplies its tensors by its weight in the average before encoding, so stored errors are added without
+    Before encoding, a worker multiplies its tensors by its share in the average, so stored errors are added without
     scaling. Over any number of steps, the decoded sums plus the stored errors equal the sum of the inputs. A codec can
-    store other tensors under other names. Seide et al. 2014; Karimireddy et al. 2019.
+    also store other tensors by name, such as PowerSGD's factor Q. Seide et al. 2014; Karimireddy et al. 2019.
     """
 
     def __init__(self) -> None:
@@ -171,7 +171,7 @@ class ErrorFeedback:
         self.store("error", key, error)
 
     def get(self, name: str, key: Key, shape: tuple[int, ...], like: Tensor) -> Tensor | None:
-        """Return a stored tensor in data type and device of `like`; None if there is none of this shape."""
+        """Return a stored tensor, converted to the data type and device of `like`; None if none has this shape."""
         stored = self._tensors.get(f"{name}.{key}")
         return stored.to(like) if stored is not None and tuple(stored.shape) == tuple(shape) else None
 

@@ -21,11 +21,12 @@ from paceline.errors import UsageError
 class PowerSgd(Codec):
     """A matrix is sent as two low-rank factors, each summed by the strategy; the error is added in the next step.
 
-    Vogels et al. 2019, arXiv:1905.13727. With M the worker's matrix plus its error, P = M Q is summed and
-    orthonormalised, Q = M' P is summed, and the result is P Q', the sum of all M projected on P (' means transposed).
-    A worker stores M - P (M' P)', the error of algorithm 2 in the paper. (The authors' code and torch's hook subtract
-    an equal share of P Q' instead. The total is the same, but each worker then stores its difference from the others
-    forever.) Q is reused in the next step. The first Q is random and the same on all workers.
+    Vogels et al. 2019, arXiv:1905.13727. M is a worker's matrix plus the stored error; M^T is M transposed. First,
+    P = M Q is summed over workers, and the columns of P are orthonormalised. Then Q = M^T P is summed. The result is
+    P Q^T: the sum of all M, projected on the columns of P. A worker stores the error M - P (M^T P)^T, as in algorithm 2
+    of the paper. (The authors' code and torch's hook store M minus an equal share of P Q^T. The total is the same, but
+    each worker then stores its difference from the others forever.) The first Q is random and the same on all workers.
+    Every later step begins with the Q of the previous step.
 
     Each worker orthonormalises and multiplies P itself, as torch's hook does. On equal hardware the results are
     bit-identical. On mixed hardware replicas may differ by rounding; sending P again would not help, because matrix
@@ -79,9 +80,9 @@ class PowerSgd(Codec):
         self._feedback.load_state_dict(state)
 
     def _sides(self, spec: TensorSpec) -> tuple[int, int] | None:
-        """Return rows and columns of a tensor as a matrix, or None if it is sent unchanged.
+        """Return (rows, columns) of the matrix that a tensor is sent as, or None if the tensor is sent unchanged.
 
-        That is the case for short vectors, and if factors would not halve the number of bytes.
+        Short vectors are sent unchanged. Other tensors are sent as factors if these have less than half the elements.
         """
         if len(spec.shape) > 1:
             rows = spec.shape[0]

@@ -26,7 +26,7 @@ CLOSE_S = 5.0  # time limit for the peers' last notices; after it the thread is 
 
 
 class ArrivalListener:
-    """Receives, in a thread, the notices of peers on other nodes until all of them have closed their comm."""
+    """Receives, in a thread, announcements of messages by peers on other nodes, until these have closed their comm."""
 
     def __init__(self, comm: TorchComm, peers: Sequence[int], wake: Callable[[], None]) -> None:
         self._comm, self._wake = comm, wake
@@ -85,7 +85,7 @@ class ArrivalListener:
         self._comm.close()
 
     def _add(self, peer: int, tag: int) -> None:
-        """Record a notice, unless a receive that names the peer has claimed it."""
+        """Record that a peer has announced a message, unless a receive with this peer and tag was posted before."""
         with self._lock:
             if self._claimed[peer, tag] > 1:
                 self._claimed[peer, tag] -= 1

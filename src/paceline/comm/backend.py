@@ -24,7 +24,7 @@ def register() -> None:
 
 
 def _create(options: Any, backend_options: Any) -> Any:
-    """Create a process group: on shared memory if some workers share a host, else gloo.
+    """Create a process group: on shared memory if some workers share a host, else on gloo.
 
     Gloo is also used if a worker cannot use shared memory or a host has more than MAX_WORKERS workers.
     """

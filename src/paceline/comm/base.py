@@ -1,4 +1,4 @@
-"""The interface of communication backends ("comms"), which also counts everything that a strategy sends.
+"""The interface of communication backends ("comms"). Its methods also count everything that a strategy sends.
 
 A comm must implement point-to-point messages. It inherits collectives built from messages (collectives.py) and
 overrides those that it can do faster. A strategy predicts its operations, such as an all-reduce of a tensor; the comm
@@ -106,7 +106,7 @@ class Comm(MessageCollectives):
             self._all_reduce(tensor)
 
     def iall_reduce(self, tensor: Tensor) -> Work:
-        """Start an all-reduce (a sum). Do not read or write the tensor before `wait()` of the returned work."""
+        """Start an all-reduce (a sum). Do not read or write the tensor before the returned work's `wait()` returns."""
         span = self._begin("all_reduce", tensor)
         return self._observed(self._iall_reduce(tensor), span)
 
@@ -177,7 +177,7 @@ class Comm(MessageCollectives):
     def uncounted(self) -> Iterator[None]:
         """Return a context in which operations are neither counted nor recorded.
 
-        It is used for traffic that is not part of a strategy: initial weights, evaluation, statistics.
+        It is used for traffic that is not part of a strategy: initial weights, evaluation and statistics.
         """
         before, self._is_counting = self._is_counting, False
         try:

@@ -1,4 +1,4 @@
-"""Default implementations for communication backends: collectives built from messages, vectors in private memory.
+"""Defaults for communication backends: collectives that consist of messages, and vectors in private memory.
 
 A communication backend (comm) overrides those that it can do faster.
 """

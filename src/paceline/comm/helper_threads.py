@@ -24,7 +24,7 @@ def spare_cores(num_workers: int) -> int:
 
 
 class HelperThreads:
-    """The helper threads of a worker: the ordered thread runs queued jobs, the others process blocks of shared jobs."""
+    """A worker's helper threads: the ordered thread runs queued jobs, and the others process blocks of shared jobs."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -42,7 +42,7 @@ class HelperThreads:
         self._jobs.put(job)
 
     def share(self, job: Job, count: int) -> None:
-        """Let up to `count` threads, except the ordered one, call `job`, which is the method `run` of a SharedJob."""
+        """Let up to `count` threads other than the ordered thread call `job`, the method `run` of a SharedJob."""
         for _ in range(min(count, self.size - 1)):
             self._shared_jobs.put(job)
 

@@ -1,4 +1,4 @@
-"""Comm `hierarchical`: shared memory within a node, a ring between the leaders of nodes.
+"""Comm `hierarchical`: shared memory within a node, and a ring between the leaders of nodes.
 
 A node is a host. Its leader is the worker with the lowest rank. A collective has up to three stages: within every
 node, between leaders, and within every node again, so that only one worker per node uses the network. A message uses
@@ -93,7 +93,7 @@ class HierarchicalComm(Comm):
 
     @classmethod
     def wire_factors(cls, op: str, peer: int | None, rank: int, world_size: int) -> tuple[float, float]:
-        """Return how many bytes a worker writes and reads per byte of the tensor, as if all were on one node.
+        """Return how many bytes a worker writes and reads per byte of the tensor, as if all workers were on one node.
 
         The bytes on the network depend on the placement of the workers, which is unknown before they are connected.
         """
@@ -223,7 +223,7 @@ class HierarchicalComm(Comm):
         return self._by_rank({self._own_node: pieces, **{index: list(stack) for index, stack in stacks.items()}})
 
     def _scatter(self, tensor: Tensor, pieces: list[Tensor], root: int) -> None:
-        """Scatter `pieces` from the root. The leader of another node receives those of its workers in one message."""
+        """Scatter `pieces` from the root. Another node's leader receives the pieces of its workers in one message."""
         if self._node_of[root] == self._own_node:
             works = []
             if self.rank == root:
@@ -262,7 +262,7 @@ class HierarchicalComm(Comm):
             self._local._broadcast(tensor, 0)
 
     def _medium(self, op: str, peer: int | None) -> str:
-        """Return "memory" for an operation within one node, "network" if workers of several nodes take part."""
+        """Return "memory" for an operation within one node, and "network" if workers of several nodes take part."""
         is_message = op in ("send", "recv")
         is_local = len(self._nodes) == 1 or (is_message and peer is not None and self._node_of[peer] == self._own_node)
         return "memory" if is_local else "network"

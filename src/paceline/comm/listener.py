@@ -1,4 +1,4 @@
-"""Times a comm's operations and reports them to a listener, such as the recorder of `paceline.measure`.
+"""Measure the times of a comm's operations, and report them to a listener, such as the recorder of `paceline.measure`.
 
 An operation lasts from its call until it is complete on this worker. Meanwhile the worker's own thread (which runs the
 training loop) can continue; it is blocked only while it waits or works inside the comm.
@@ -67,7 +67,7 @@ class OperationNumbers:
 
 
 class OpenOperation:
-    """An operation that has begun. At the end of a `with` block it calls `end_here`, unless the block raises."""
+    """An operation that has begun. When its `with` block ends without an exception, `end_here` is called."""
 
     __slots__ = ("begin", "listener", "medium", "nbytes", "number", "op", "peer", "step", "tag")
 
@@ -96,7 +96,7 @@ class OpenOperation:
         self.listener.blocked(self.op, self.peer, self.tag, begin, end, self.number, is_busy=is_busy)
 
     def launched(self) -> None:
-        """Report the call that started the operation as blocked time, if it took longer than LAUNCH_S."""
+        """Report the call that started the operation as blocked time, if the call took longer than LAUNCH_S."""
         now = perf_counter()
         if now - self.begin > LAUNCH_S:
             self.blocked(self.begin, now, is_busy=True)

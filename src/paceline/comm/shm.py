@@ -1,7 +1,7 @@
 """Comm `shm`: workers of one host read each other's data in shared memory, without sockets.
 
 A collective divides a tensor into pieces of a few MB. In an all-reduce, a worker copies its piece into shared memory,
-sums one of N slices of the piece over all workers, and copies the sums of all slices out. Counters in shared memory,
+sums its own slice of the piece over all workers, and copies the sums of all slices out. Counters in shared memory,
 each with one writer, tell how far each worker is. Gradients that are stored in shared memory (`reduction`) are not
 copied in, and the sum is not copied out if it may be read in place.
 """

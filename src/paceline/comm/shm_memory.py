@@ -27,7 +27,7 @@ MEMMOVE_BYTES = 64 << 10  # from this size on, the C library copies faster than 
 
 
 class Segment:
-    """A block of shared memory, filled with zeros at first. Its tensors keep it mapped."""
+    """A block of shared memory, filled with zeros at first. It stays mapped as long as one of its tensors exists."""
 
     def __init__(self, fd: int, nbytes: int, token: bytes) -> None:
         self._fd = fd

@@ -1,7 +1,7 @@
 """Vectors that comm `shm` keeps in shared memory: gradients that are summed and parameters that are gathered.
 
-Strategies with gradient buckets use them in every step. A range is a contiguous slice of such a vector that is summed
-or gathered in one operation, such as a bucket.
+Strategies with gradient buckets use them in every step. A range is a contiguous slice of such a vector, such as a
+bucket, that is summed or gathered in one operation.
 """
 
 from __future__ import annotations

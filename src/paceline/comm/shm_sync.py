@@ -1,7 +1,7 @@
 """Synchronisation of the workers of comm `shm`: waiting for peers, and counters of their progress.
 
-A worker that waits spins briefly, then yields, then sleeps on a semaphore until a peer posts it. Before it sleeps, it
-sets its sleep flag, advances operations that peers may be waiting for, and checks once more whether it has to wait. A
+While a worker waits, it spins briefly, then yields, then sleeps on a semaphore until a peer posts it. Before it sleeps,
+it sets its sleep flag, advances operations that peers may wait for, and checks once more whether it has to wait. A
 worker that has written something posts the semaphores of the peers whose flags are set. The waiting and the writing
 worker each execute a full memory fence between their write and their read, so no wake-up is lost. A worker sleeps for
 SLEEP_SLICE_S at a time, and checks in between that its peers are still running.
@@ -35,7 +35,7 @@ class _Timespec(ctypes.Structure):
 
 
 class ShmWaiter:
-    """Lets one thread sleep until a peer wakes it, and wake sleeping peers.
+    """Lets one thread of a worker sleep until a peer wakes that thread, and lets the thread wake sleeping peers.
 
     Two threads of a worker can sleep, each with its own slot in shared memory (a flag and a semaphore): the worker's
     own thread, and the helper thread that runs queued jobs in order.
@@ -75,7 +75,10 @@ class ShmWaiter:
         return 4 * LINE_BYTES * world_size
 
     def wake(self, peer: int) -> None:
-        """Wake a peer's own thread if it sleeps. Call this after writing something that the peer may wait for."""
+        """Wake a peer's main thread if it sleeps; the peer's helper thread is not woken.
+
+        Call this after writing something that the main thread may wait for.
+        """
         with self._fence:  # its lock instruction is the fence
             pass
         if self._words[self._sleep_words[peer]]:

@@ -79,7 +79,7 @@ class TorchComm(Comm):
     def wire_factors(cls, op: str, peer: int | None, rank: int, world_size: int) -> tuple[float, float]:
         """Return how many bytes gloo sends and receives on this worker, per byte of the tensor.
 
-        Its all-reduce is a ring, its broadcast a binomial tree.
+        Gloo's all-reduce is a ring, and its broadcast is a binomial tree.
         """
         if op == "all_reduce":
             share = 2 * (world_size - 1) / world_size
@@ -215,7 +215,7 @@ class _Collective(_TorchWork, BackgroundWork):
 
 
 class CountedGroup(dist.ProcessGroup):
-    """A process group for torch's DistributedDataParallel that counts its traffic and forwards to another group.
+    """A process group for torch's DistributedDataParallel: it counts traffic and forwards calls to another group.
 
     Traffic is counted in a wrapper because DDP accepts a single communication hook, which a codec may need. Integer
     tensors are DDP's own bookkeeping (shapes, order of buckets) and are not counted. DDP waits in C++, so its

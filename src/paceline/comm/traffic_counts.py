@@ -1,4 +1,4 @@
-"""Counts the operations that a worker runs on its comm, and converts them to bytes sent over network or memory.
+"""Count the operations that a worker runs on its comm, and convert them to bytes sent over network or memory.
 
 Reports show these bytes by medium ("network", or "memory" shared by the workers of one host) and by link (sender and
 receiver).

@@ -18,9 +18,9 @@ NO_LIMIT = timedelta(0)  # torch passes this value if the user gave no time limi
 
 
 class WorkQueue:
-    """Runs operations one after the other, in the order of `start`, in the caller's thread or in its own thread.
+    """Runs operations one after the other, in the order of `start`, in the caller's thread or a thread of the queue.
 
-    Operations in its own thread continue while their worker computes. After a CommError every later operation fails
+    Operations in the queue's thread continue while the worker computes. After a CommError every later operation fails
     with the same error, because the workers' queues are no longer at the same operation.
     """
 

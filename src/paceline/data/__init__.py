@@ -49,8 +49,8 @@ def data_sources() -> dict[str, str]:
 def load_data(config: DataConfig, *, seed: int) -> Data:
     """Load the data that a recipe names.
 
-    `train_samples` and `test_samples` limit the two sets to their first samples; None means the whole set. The same
-    config and seed give the same samples in every process.
+    `config.train_samples` and `config.test_samples` limit the two sets to their first samples; None means all samples.
+    The same config and seed give the same samples in every process.
     """
     data = _source(config.name).load(config, seed)
     return Data(

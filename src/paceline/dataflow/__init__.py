@@ -1,1 +1,1 @@
-"""Row-stationary accelerator for convolutions: cycle-accurate simulation, network costs."""
+"""Row-stationary accelerator for convolutions: cycle-accurate simulation, and costs of whole networks."""

@@ -208,9 +208,9 @@ def _with_tiles(
 ) -> tuple[tuple[Any, ...], Tiles]:
     """Return the sizes of blocks and tiles for all combinations that fit into the buffer.
 
-    `needs(*block, num_images, input_rows)` returns three numbers: the fewest filters that a tile may have, the words
+    `needs(*block, num_images, input_rows)` returns three numbers: the smallest number of filters of a tile, the words
     that the buffer holds besides partial sums, and the additional words per filter. A tile has all filters if their
-    partial sums fit into the buffer. Otherwise, it has the largest multiple of the fewest filters that fits.
+    partial sums fit into the buffer. Otherwise, it has the largest multiple of that smallest number that fits.
     """
     sizes = [
         (n, e)
@@ -233,7 +233,7 @@ def _with_tiles(
 
 
 def _loads(shape: Shape, tiles: Tiles) -> dict[str, Amount]:
-    """Return the words that are read from or written to DRAM, by type of data.
+    """Return the number of words that are read from or written to DRAM, by type of data.
 
     Filters are loaded again for every tile of images and rows, and inputs for every tile of filters.
     """
@@ -248,7 +248,7 @@ def _loads(shape: Shape, tiles: Tiles) -> dict[str, Amount]:
 
 
 def _loads_without_sums(shape: Shape, chip: Chip) -> dict[str, Amount]:
-    """Return the words that are read from or written to DRAM if partial sums stay in the PEs.
+    """Return the number of words that are read from or written to DRAM if partial sums stay in the PEs.
 
     The buffer then holds either the inputs of some output rows or the weights of some filters. The result is for the
     choice that moves fewer words.

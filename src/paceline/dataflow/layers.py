@@ -13,7 +13,7 @@ from paceline.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class LayerShape:
-    """A convolution or linear layer, and the zeros in its data.
+    """A convolution or linear layer, and the shares of zeros in its data.
 
     Its groups of channels are computed one after another; `shape` describes one group.
     """
@@ -88,7 +88,7 @@ def linear_layer(
 
 
 def _scaled(name: str, num_inputs: int, num_images: int, num_tried: int) -> int:
-    """Scale a layer's number of inputs in a trial run of `num_tried` images to `num_images`.
+    """Return how many inputs a layer has for `num_images` images, if it has `num_inputs` for `num_tried` images.
 
     A layer can have more inputs than the network has images: a model may, for example, split an image into patches.
     """

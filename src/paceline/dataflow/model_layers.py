@@ -1,4 +1,4 @@
-"""Read the layers of a model, stored run or quantized model, to compute accelerator costs."""
+"""Read the layers of a model, a stored run or a quantized model, to compute accelerator costs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def layers_of_integers(stored: Stored, chip: Chip, *, num_images: int, with_line
 
 
 def _restored(stored: Stored, model: torch.nn.Module, images: Tensor) -> Quantized:
-    """Rebuild the quantized network from the stored integers and the current code of the model."""
+    """Rebuild a quantized network: trace the model with one image, and restore the stored integers and scales."""
     study = stored.content
     assert isinstance(study, Quantization)
     file = stored.folder / INTEGERS_FILE

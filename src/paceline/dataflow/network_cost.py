@@ -102,7 +102,7 @@ def analyse_layer(layer: LayerShape, chip: Chip, *, objective: str, with_baselin
 def read_network(
     name: str, chip: Chip, *, num_images: int, input_shape: tuple[int, ...] | None, with_linear: bool, runs: Path
 ) -> tuple[str, list[LayerShape]]:
-    """Return the title and layers of a published network, model, stored run or quantized model.
+    """Return the title and the layers of a published network, a model, a stored run or a quantized model.
 
     For a published network, torch is not imported.
     """

@@ -156,9 +156,9 @@ def _common(record: Record, index: int, row: int, column: int, output: int) -> _
 
 
 def _cycles(record: Record, start: Any, length: int) -> _Cycles:
-    """Return the first and last cycle of an operation in the whole simulation, counted from 1.
+    """Return the first and last cycle of an operation. The first cycle of the whole simulation has number 1.
 
-    `start` is its start cycle within the pass, counted from 0, and `length` its number of cycles.
+    `start` is the operation's first cycle within its pass, counted from 0, and `length` is its number of cycles.
     """
     before = record.one.start_cycle + int(start)
     return {"cycle": before + min(1, length), "last_cycle": before + length}

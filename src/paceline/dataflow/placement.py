@@ -111,7 +111,7 @@ class Placement:
 
     @property
     def num_sets_side_by_side(self) -> int:
-        """Number of logical sets whose strips are computed at once."""
+        """Number of strips computed at once, counted in logical sets and rounded up."""
         per_set = math.ceil(self.shape.output_height / self.strip_columns)
         return math.ceil(self.num_side_by_side / per_set)
 

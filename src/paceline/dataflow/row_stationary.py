@@ -5,8 +5,9 @@ buffer, e output rows at a time, p filters and q channels in each PE (processing
 channels and t sets on different filters. A set of PEs has one row of PEs per kernel row and one column per output row.
 A pass is the work of the PEs between two loads of filters.
 
-The search evaluates every mapping that fits the chip (a candidate), and chooses the best by an objective. Functions
-accept one mapping, whose parameters are numbers, or all candidates at once, whose parameters are arrays.
+The search evaluates all candidates, and chooses the best by an objective. Candidates are mappings that fit the chip,
+with the largest possible m and with other parameters from `part_sizes`. Functions accept one mapping, whose parameters
+are numbers, or all candidates at once, whose parameters are arrays.
 """
 
 from __future__ import annotations
@@ -181,9 +182,9 @@ def _energy(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
 
 
 def _time(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
-    """Return the total cycles of one group of a layer, if the chip never waits for DRAM.
+    """Return the total cycles of one group of a layer, without the cycles in which the chip waits for DRAM.
 
-    Waiting for DRAM is not included, because it depends on how well the data can be compressed.
+    The search ignores these cycles, because their number depends on how well the data can be compressed.
     """
     return total_cycles(cycles(shape, mapping, chip))
 
@@ -225,7 +226,7 @@ def best_mapping(shape: Shape, chip: Chip, objective: str) -> Mapping:
 
 
 def _candidates(shape: Shape, chip: Chip) -> Mapping:
-    """Return all mappings that fit the chip, as arrays; raise _Unmappable if none fits."""
+    """Return all candidates of the search, as arrays; raise _Unmappable if no mapping fits the chip."""
     _check_kernel(shape, chip)
     per_pe = np.array(list(_pe_choices(shape, chip)), dtype=np.int64)
     sets = np.array(list(_set_choices(shape, chip)), dtype=np.int64)
@@ -274,7 +275,7 @@ def _check_kernel(shape: Shape, chip: Chip) -> None:
 
 
 def _pe_choices(shape: Shape, chip: Chip) -> Iterator[tuple[int, int]]:
-    """Yield every (p, q), filters and channels per PE, that fits into a PE's scratch pads."""
+    """Yield pairs (p, q) of values from `part_sizes`: p filters and q channels that fit into a PE's scratch pads."""
     pads = chip.scratch_pads
     for p in part_sizes(shape.num_filters, pads.partial_sum):
         for q in part_sizes(shape.num_channels, pads.input // shape.kernel_width):
@@ -283,7 +284,7 @@ def _pe_choices(shape: Shape, chip: Chip) -> Iterator[tuple[int, int]]:
 
 
 def _set_choices(shape: Shape, chip: Chip) -> Iterator[tuple[int, int, int]]:
-    """Yield every (e, r, t) for which the array has enough PEs.
+    """Yield triples (e, r, t) of values from `part_sizes` for which the array has enough PEs.
 
     A set has e columns of PEs, one per output row. There are r sets on different channels, times t sets on different
     filters. A set wider than the array is split, and its parts are placed below each other.

@@ -22,9 +22,9 @@ def ceiling(whole: Amount, part: Amount) -> Amount:
 
 
 def part_sizes(whole: int, most: int) -> list[int]:
-    """Return the smallest part size for each number of parts that can cover `whole`, ascending.
+    """Return sizes of parts that cover `whole`, ascending: for each number of parts, the smallest sufficient size.
 
-    Only sizes up to `most` are returned. For a whole of 10, the sizes are 1, 2, 3, 4, 5 and 10.
+    Sizes above `most` are left out. For a whole of 10, the sizes are 1, 2, 3, 4, 5 and 10.
     """
     sizes = []
     part = min(whole, most)
@@ -131,7 +131,10 @@ class ConvAxis:
 
 
 def _for_each(count: Callable[..., int], *sizes: Amount) -> Amount:
-    """Return `count(*sizes)` for each element of the arrays `sizes`. Equal combinations are computed only once."""
+    """Apply `count` to the corresponding elements of the arrays `sizes`, and return the results as an array.
+
+    Equal combinations of elements are computed only once.
+    """
     alike = np.broadcast_arrays(*sizes)
     key = np.ravel_multi_index(alike, [int(one.max()) + 1 for one in alike])
     _, first, which = np.unique(key, return_index=True, return_inverse=True)

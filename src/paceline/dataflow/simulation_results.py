@@ -119,7 +119,7 @@ def conv_result(simulation: Simulation) -> ConvResult:
 
 @dataclass(frozen=True, kw_only=True)
 class PEContents:
-    """Data of a PE during a pass: rows of weights and pixels, and indices of its filter, input and output row."""
+    """Data of a PE during a pass: weights, pixels, and the indices of its filter row, input row and output row."""
 
     place: Place
     weights: list[list[Any]]

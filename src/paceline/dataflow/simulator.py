@@ -70,7 +70,7 @@ def _load_rows(plan: Placement, one: Pass, images: Matrix, filters: Matrix) -> t
 
 
 def _load_whole_kernel(plan: Placement, one: Pass, images: Matrix, filters: Matrix) -> tuple[Matrix, Matrix]:
-    """Return the weights (a whole kernel) and the inputs of a single PE for one output row."""
+    """Return the weights of the only PE (a whole kernel), and its inputs for one output row."""
     strip = one.strips[0]
     start = strip.first_row * plan.shape.stride[0]
     pixels = images[strip.image, :, start : start + plan.shape.kernel_height]
@@ -104,7 +104,7 @@ class Simulation:
 
     @classmethod
     def of(cls, operands: Operands, timing: Timing, array: tuple[int, int] | None = None) -> Simulation:
-        """Place a convolution on an array of (rows, columns) PEs; by default, on one as large as a logical set."""
+        """Place a convolution on an array of PEs. `array` is (rows, columns), by default those of a logical set."""
         if array is not None and min(array) < 1:
             raise UsageError(f"an array of {array[0]} x {array[1]} has no PEs; give at least 1x1")
         shape = operands.shape

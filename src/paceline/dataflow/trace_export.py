@@ -208,7 +208,7 @@ class _ChangeWriter:
         self._move(time)
 
     def _move(self, time: int) -> None:
-        """Advance to `time`. Write the cycle number at each time before it, together with the pending changes."""
+        """Advance to `time`. Write the number of each cycle on the way, and the pending changes with the first one."""
         while self._time < time:
             self._file.write(f"#{self._time}\nb{self._time + 1:b} {_identifier(0)}\n")
             self._file.writelines(self._pending.values())

@@ -47,10 +47,10 @@ def measure_conv_input(values: Tensor, chip: Chip, *, kernel: Pair, stride: Pair
 
 
 def with_zeros(layers: Sequence[LayerShape], measured: Sequence[InputZeros]) -> list[LayerShape]:
-    """Return the layers with their measured zeros.
+    """Return copies of the layers with the zeros and compressed sizes of their inputs and outputs.
 
-    The output of a layer gets the zeros measured in the input of the next layer. The output of the last layer gets the
-    zeros measured in the last layer's own input.
+    `measured` has one measurement per layer: that of its input. A layer's output gets the measurement of the next
+    layer's input. The last layer's output gets the measurement of the last layer's own input.
     """
     return [
         replace(

@@ -90,7 +90,7 @@ class LaunchRequest:
 
 @dataclass(frozen=True)
 class Fit:
-    """Result of `Launcher.detect` for a launcher that a request selects."""
+    """Result of `Launcher.detect` if a request selects the launcher, with the reason."""
 
     because: str = ""  # the option or program that selects the launcher, such as --hosts; empty: it is the default
 

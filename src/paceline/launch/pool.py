@@ -171,7 +171,7 @@ class ProcessPool(WorkerPool):
         """Wait until all processes have replied, and return their results by rank.
 
         If a process dies or raises, raise WorkerError at once. If a process only reports that it lost its peers, wait
-        up to GRACE_S seconds for a message from the process that caused it, then raise WorkerError.
+        up to GRACE_S seconds for a message from the process that caused the loss, then raise WorkerError.
         """
         pipes: dict[MessageChannel, int] = {self._processes[index].pipe: index for index in active}
         results: dict[int, Any] = {}

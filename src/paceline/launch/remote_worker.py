@@ -94,7 +94,7 @@ def own_facts() -> dict[str, str]:
 
 
 def difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
-    """Describe the first of the properties from `own_facts` that differs between this host (`ours`) and another.
+    """Describe the first value of `own_facts` that differs between this host (`ours`) and another host (`theirs`).
 
     Returns "" if all are equal.
     """

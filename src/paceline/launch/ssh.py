@@ -182,7 +182,8 @@ class SshHosts(ProcessHost):
         """Return the address at which the other hosts connect to worker 0.
 
         This is --master-addr if given, else the address to which the ssh client of worker 0 connected, else the name of
-        its host in --hosts. Raises UsageError if there are several hosts and the address is a loopback or IPv6 address.
+        its host in --hosts. Without --master-addr, raises UsageError if there are several hosts and the address is a
+        loopback or IPv6 address.
         """
         if self._request.master_addr:
             return self._request.master_addr

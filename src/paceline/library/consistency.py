@@ -1,4 +1,4 @@
-"""Checks for mistakes in the user's script: all workers need the same model and strategy, and each its own data."""
+"""Checks for mistakes in the user's script: workers must have the same model and strategy, but different data."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class _Batches(BatchSampler):
 
 
 class _EveryNth(IterableDataset[Any]):
-    """One worker's samples of an IterableDataset: every N-th, for N workers.
+    """One worker's samples of an IterableDataset: if there are N workers, every N-th sample.
 
     If fewer than N samples remain at the end of the data set, they are dropped.
     """

@@ -1,1 +1,1 @@
-"""Measurement of training workers: timed phases, communication, resource usage, traces, analysis."""
+"""Measurement of training workers: timed phases, communication, resource usage, traces and analysis."""

@@ -1,4 +1,4 @@
-"""Align workers' clocks, broadcast a text and copy files to rank 0, outside of training."""
+"""Align workers' clocks, broadcast text, and copy files to rank 0, before or after the training loop."""
 
 from __future__ import annotations
 

@@ -155,7 +155,8 @@ class Injector(Observer):
 class _Listener:
     """Comm listener that reports blocked times to the injector and events to the recorder.
 
-    `before` is the recorder, or None without one. The recorder receives only the events of steps that it records.
+    `before` is the recorder, or None if there is no recorder. The recorder receives only the events of steps that it
+    records.
     """
 
     def __init__(self, before: Any, on_blocked: Callable[[tuple[float, float]], None]) -> None:

@@ -46,7 +46,7 @@ class RecordedComm(Protocol):
 class Recorder(Observer):
     """Observer that writes a line for every step of one worker to the worker's file.
 
-    With `has_spans`, it also records phases and the operations of the comms (in a long run, of some steps only).
+    With `has_spans`, it also records phases and comm operations; in a long run, only those of some steps.
 
     During a step, numbers are appended to a list. After the step they are packed into an array, which is handed to the
     writer thread about every QUEUE_EVERY_S seconds.

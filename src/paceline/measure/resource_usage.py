@@ -1,4 +1,4 @@
-"""Read the resource usage of a worker process: CPU, memory, file and network bytes, GPU."""
+"""Read the resource usage of a worker process: CPU, memory, file and network bytes, and GPU."""
 
 from __future__ import annotations
 
@@ -206,9 +206,9 @@ class ResourceProbe:
     def _files(self, usage: Usage, traffic: Traffic | None) -> Json:
         """Return the bytes read from and written to files since the probe was created.
 
-        `disk_written_bytes` is the larger one of two counts: bytes written to block devices, which exclude files in
-        tmpfs, and bytes passed to write calls, minus those sent over TCP connections. It never decreases. The values
-        are None if the system does not report them.
+        `disk_written_bytes` is the larger of two counts, and never decreases. One counts the bytes written to block
+        devices, so it excludes files in tmpfs. The other counts the bytes passed to write calls, and excludes those
+        sent over TCP connections. All values are None if the system does not report file usage.
         """
         first = self._first
         if usage.disk_read_bytes is None or usage.block_written_bytes is None:

@@ -39,7 +39,7 @@ class Sampler:
         clock: Callable[[], float] = time.perf_counter,
         device: Any = None,
     ) -> None:
-        """`emit` receives samples, `clock` returns their `time_s`, `device` is a torch device."""
+        """`emit` receives samples, `clock` returns their `time_s`, and `device` is a torch device."""
         assert hz > 0, "a sampler needs a positive rate"
         self._emit, self._interval_s, self._clock, self._device = emit, 1 / hz, clock, device
         self._ended = threading.Event()
@@ -82,7 +82,7 @@ class Sampler:
         return row
 
     def sample_drained(self) -> Json:
-        """Take, emit and return a sample, after waiting up to DRAIN_S until all bytes are sent."""
+        """Wait at most DRAIN_S until the kernel has sent all bytes. Then take a sample, emit it, and return it."""
         assert self._probe is not None, "the sampler was not started"
         deadline = time.perf_counter() + DRAIN_S
         while self._probe.unsent_bytes() and time.perf_counter() < deadline:

@@ -1,4 +1,4 @@
-"""Read the recorded steps of a run, and when each worker called a comm operation."""
+"""Read the recorded steps of a run, and find out when each worker called a comm operation."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class TraceSummary:
 
 
 def write_merged(folder: Path, target: Path | None = None, steps: StepRange | None = None) -> TraceSummary:
-    """Write a trace with all workers of a run to `target`, by default NAME in the run's folder.
+    """Write a trace with all workers of a run to `target`, by default the file `NAME` in the run's folder.
 
     If `steps` is None, the trace covers the profiled steps. If none were profiled, it covers at most MOST_STEPS
     consecutive recorded steps.

@@ -1,4 +1,4 @@
-"""Build a model by name: a built-in image classifier (one file each) or the user's own `file.py:factory`."""
+"""Build a model by name: a built-in image classifier, or the user's own model, named as `file.py:factory`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LeNet-5: two convolutions, three linear layers."""
+"""LeNet-5: two convolutions and three linear layers."""
 
 from __future__ import annotations
 

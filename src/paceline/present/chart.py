@@ -1,4 +1,4 @@
-"""Data classes of charts: figures for plotly.js, choices between figures, tables of drawn values."""
+"""Data classes of charts: figures for plotly.js, choices between figures, and tables of drawn values."""
 
 from __future__ import annotations
 
@@ -109,14 +109,14 @@ class Chart:
 
     @property
     def spec(self) -> Json:
-        """The views and the number of options of each choice, as JSON for the script of the page."""
+        """The chart as JSON for the page's script: its figures, and the number of options in each of its choices."""
         views = [{"data": view.traces, "layout": view.layout} for view in self.views]
         sizes = [len(choice.options) for choice in self.choices]
         return {"id": self.id, "sizes": sizes, "initial": self.initial, "views": views}
 
 
 def compact(value: Any) -> Any:
-    """Round floats in nested values to five digits. NaN and infinity become None, because JSON has neither."""
+    """Round floats in nested values to five significant digits. NaN and infinity become None, as JSON has neither."""
     if isinstance(value, float):
         return float(f"{value:.5g}") if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -26,7 +26,7 @@ LIMIT_MS = 120_000
 
 
 def write_figures(page: Page, folder: Path) -> list[Path]:
-    """Write every view of every chart as PNG and SVG, in light colours, with title and legend. Return the paths."""
+    """Write every figure of every chart as PNG and SVG, in light colours, with title and legend. Return the paths."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{str(folder)!r} is a file; --figures names a folder")
     driver = _driver()
@@ -93,9 +93,9 @@ def _content(address: str) -> bytes:
 
 
 def _with_file_names(charts: Sequence[Chart]) -> Iterator[tuple[str, Chart, int, str]]:
-    """Yield for every view: file name without extension, chart, index in the chart, and title.
+    """Yield for every figure of every chart: file name without extension, chart, index in the chart, and title.
 
-    The file name and the title include the options that the view shows.
+    If readers can switch between figures, the file name and the title include the options that the figure shows.
     """
     used: set[str] = set()
     for chart in charts:

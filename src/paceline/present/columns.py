@@ -186,7 +186,7 @@ def _workers_column(places: Visibility) -> RowColumn:
 def _spread_columns(*, has_interval: bool) -> list[RowColumn]:
     """Return the columns of the 95 % interval of the time per iteration.
 
-    Without several repeats there is no interval, and a terminal shows the 95th percentile of steps instead.
+    With a single repeat there is no interval, and a terminal shows the 95th percentile of steps instead.
     """
     return [
         Column(
@@ -256,7 +256,7 @@ def _overlap(split: SplitMean | None) -> str:
 
 
 def _waiting(split: SplitMean | None) -> str:
-    """Format the share of a step in which a worker waits for other workers."""
+    """Format the share of a step that a worker spends waiting for other workers."""
     return DASH if split is None or not split.step_s else share(split.waiting_s / split.step_s)
 
 
@@ -282,7 +282,7 @@ def _to_fastest(row: ShownRow) -> str:
 
 
 def _verdict(row: ShownRow) -> str:
-    """Return the verdict of a row against the fastest strategy, or the role of a baseline."""
+    """Return the verdict of a row against the fastest, or why the row does not compete, such as "one worker"."""
     return row.role or (row.versus_fastest.verdict if row.versus_fastest else None) or DASH
 
 
@@ -298,7 +298,7 @@ def _guarantee(row: Row) -> str:
 
 
 def _best(rows: Sequence[ShownRow]) -> int | None:
-    """Return the index of the fastest row, to highlight it. Return None if rows were not compared."""
+    """Return the index of the fastest row, to highlight it; None for a single row, or if rows were not compared."""
     if len(rows) < 2:
         return None
     verdicts = [row.versus_fastest.verdict if row.versus_fastest else None for row in rows]

@@ -62,7 +62,7 @@ def _guarantee_adjective(fastest: Row) -> str:
 
 
 def speed(rows: Sequence[Row]) -> list[Finding]:
-    """Return findings that compare times per iteration with that of the fastest strategy."""
+    """Return findings that compare the time per iteration of every other strategy with that of the fastest one."""
     fastest = fastest_row(rows)
     if fastest is None:
         return []
@@ -89,7 +89,7 @@ def speed(rows: Sequence[Row]) -> list[Finding]:
 def one_repeat(rows: Sequence[Row], repeats: int | None) -> list[Finding]:
     """Return a caution if several strategies compete and there is only one repeat.
 
-    One repeat cannot distinguish a difference from noise.
+    With one repeat, a difference between strategies cannot be distinguished from noise.
     """
     if repeats != 1 or len(rivals(rows)) < 2 or len(rows) < 2:
         return []
@@ -99,8 +99,8 @@ def one_repeat(rows: Sequence[Row], repeats: int | None) -> list[Finding]:
 def against_one_worker(rows: Sequence[Row]) -> list[Finding]:
     """Return a finding with the speed-up of the fastest strategy over one-worker training at the same global batch.
 
-    If one-worker training is faster, the finding is a problem. If it was not measured, the finding says so. There is no
-    finding if no row has several workers, if the fastest row has one worker, or if rows were not compared.
+    If one-worker training is faster, the finding is of kind "problem". If no row has one worker, the finding says so.
+    There is no finding if no row has several workers, if the fastest row has one worker, or if rows were not compared.
     """
     title = "Against one worker"
     fastest = fastest_row(rows)

@@ -104,9 +104,10 @@ def intro(source: Stored) -> list[str]:
 
 
 def notices(material: PageContent) -> list[Finding]:
-    """Return the notices that are shown before the headline.
+    """Return the cautions titled "Notice", which are shown before the headline.
 
-    They are about results that are left out, unfinished runs, and differences between recipes or machines.
+    They are about results that are left out, unfinished runs, runs that were not measured interleaved, and differences
+    between recipes or machines.
     """
     sources = material.sources
     texts = [
@@ -139,7 +140,7 @@ def _unfinished(source: Stored, *, is_alone: bool) -> str:
 
 
 def row_findings(rows: Sequence[ShownRow], recipe: Recipe | None, repeats: int) -> list[Finding]:
-    """Return all findings about rows except the headline."""
+    """Return all findings about the rows, without the headline."""
     return [
         *comparison_findings.speed(rows),
         *comparison_findings.one_repeat(rows, repeats),
@@ -186,7 +187,7 @@ def condition_facts(material: PageContent) -> list[Facts]:
 
 
 def tiles(rows: Sequence[ShownRow]) -> list[Tile]:
-    """Return tiles with the main numbers of the fastest row. If the rows cannot be compared, return none."""
+    """Return tiles for the top of the page with the main numbers of the fastest row; none if rows were not compared."""
     row = fastest_row(rows)
     if row is None:
         return []
@@ -223,7 +224,7 @@ def _chart_sections(rows: Sequence[ShownRow]) -> list[PageSection]:
 
 
 def _recipe_texts(material: PageContent) -> list[tuple[str, str]]:
-    """Return each different recipe as TOML, together with the name of the first result that has it."""
+    """Return (name, TOML) for each different recipe, with the name of the first result that has this recipe."""
     texts: dict[str, str] = {}
     for source in material.sources:
         if source.recipe is not None:
@@ -232,7 +233,7 @@ def _recipe_texts(material: PageContent) -> list[tuple[str, str]]:
 
 
 def study_of(material: PageContent, kind: type[S]) -> S:
-    """Return the result of the only study on a page, which must be of type `kind`."""
+    """Return the result of the only study on a page. The result must be of type `kind`."""
     content = material.sources[0].content
     assert isinstance(content, kind)
     return content

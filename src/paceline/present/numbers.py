@@ -1,4 +1,4 @@
-"""Format numbers as text, with times, bytes and percentages in one style for all renderers.
+"""Format numbers, times, bytes and percentages as text, in one style for all renderers.
 
 Formatters for columns leave the unit out, because it is in the heading. An unknown value (None) becomes an en dash.
 """
@@ -36,7 +36,7 @@ def significant(value: float | None) -> str:
 
 
 def drift(value: float | None) -> str:
-    """Format the distance between replicas with one significant digit, because only its magnitude matters."""
+    """Format the distance of replicas from their mean with one significant digit: only its magnitude matters."""
     return DASH if value is None else f"{value:.0e}" if value else "0"
 
 
@@ -141,7 +141,7 @@ def join_words(words: Sequence[str], last: str = "and") -> str:
 
 
 def join_few(words: Sequence[str], limit: int = 6) -> str:
-    """Join words as in "a, b and c". If there are more than `limit`, count the last ones: "a, b and 7 others"."""
+    """Join words as in "a, b and c". More than `limit` words become, for example, "a, b and 7 others"."""
     if len(words) <= limit:
         return join_words(words)
     return f"{', '.join(words[: limit - 1])} and {len(words) - limit + 1} others"

@@ -70,7 +70,7 @@ class Column(Generic[T]):
 
 @dataclass(frozen=True, kw_only=True)
 class Table(Generic[T]):
-    """A table: its columns, and the rows whose cells they format.
+    """A table: its columns, which format the cells, and its rows.
 
     `notes` are sentences below the table, in addition to the explanations of columns.
     """
@@ -229,7 +229,7 @@ class Presenter(ABC):
     def summary(self, stored: Stored) -> RunSummary:
         """Summarise a run or study by its fastest strategy, for the list of runs.
 
-        Without a result, the summary has the strategy that was requested, or for a study the number of strategies.
+        Without a result, the summary names a run's requested strategy or a study's number of requested strategies.
         """
         if not stored.results:
             requested = f"{len(stored.strategies)} requested" if stored.kind == "study" else stored.requested_label

@@ -34,7 +34,7 @@ presenters: Registry[Presenter] = Registry("study", "paceline.present.studies", 
 
 @dataclass(frozen=True)
 class PageContent:
-    """Stored runs and studies to show on one page, with uniquely labelled rows and recipe differences."""
+    """Stored runs and studies to show on one page, their rows with unique labels, and how their recipes differ."""
 
     sources: list[Stored]
     rows: list[ShownRow]
@@ -52,7 +52,7 @@ class PageContent:
 
     @property
     def recipe(self) -> Recipe | None:
-        """The recipe of the first source, or None. Other recipes may differ in the keys of `differing`."""
+        """The first source's recipe, or None if unreadable. Other recipes may differ in the keys of `differing`."""
         return self.sources[0].recipe
 
     @property
@@ -265,8 +265,9 @@ def _differing(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
 def _side_by_side(sources: Sequence[Stored], differing: Mapping[str, list[str]]) -> list[ShownRow]:
     """Return the rows of all sources with unique labels.
 
-    The rows of a single source are those that it stored. Rows of several sources are compared with each other, unless
-    they differ in a key of `WORKLOAD_KEYS`, or a study varied settings between rows (`point`).
+    The rows of a single source keep the comparisons that are stored with them. Rows of several sources are compared
+    anew, unless the sources' recipes differ in a key of `WORKLOAD_KEYS`, or a study varied settings between rows
+    (`point`).
     """
     if len(sources) == 1:
         return named_rows([(row, _point_notes(row)) for row in rows_of(sources[0])])

@@ -1,4 +1,4 @@
-"""Base class of the sections of a recipe (all settings of a run), which checks the types and bounds of values."""
+"""Base class that checks the types and bounds of values in each section of a recipe (all settings of a run)."""
 
 from __future__ import annotations
 

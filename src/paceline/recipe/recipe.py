@@ -92,7 +92,7 @@ class Recipe(RecipeSection):
     def num_steps(self, num_samples: int) -> int:
         """Return the number of steps of the run, for `num_samples` training samples.
 
-        The run ends after `epochs` or after `iterations`, whichever comes first. If neither is set, it has one epoch.
+        The run ends after `epochs` or after `iterations`, whichever comes first. If neither is set, there is one epoch.
         """
         per_epoch = -(-num_samples // self.batch_size)
         epochs, iterations = self.train.epochs, self.train.iterations
@@ -179,7 +179,7 @@ KEYS_NOT_DESCRIBED = {
 
 
 def _short(name: str) -> str:
-    """Shorten the name of a model or data set: `path/to/file.py:make` becomes `file`, and `folder:PATH` `folder`."""
+    """Shorten a model or data set name: `path/to/file.py:make` becomes `file`, and `folder:PATH` becomes `folder`."""
     module, _, rest = name.partition(":")
     if module in ("folder", "synthetic"):
         return module

@@ -186,7 +186,7 @@ class ClusterConfig(RecipeSection):
 
     @property
     def link_bits_per_s(self) -> dict[tuple[int, int], float]:
-        """Return the rates of links in bits per second, by pair of node numbers with the smaller number first."""
+        """Return the rates of links between two nodes, in bits per second, by (smaller, larger) node number."""
         rates: dict[tuple[int, int], float] = {}
         for word in self.links:
             pair, _, rate = word.partition(":")

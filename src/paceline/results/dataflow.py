@@ -45,7 +45,7 @@ class LayerEnergy(EnergyByLevel, frozen=True, kw_only=True):
 class Gating(Value, frozen=True, kw_only=True):
     """Number of multiplications by zero, which processing elements (PEs) skip, and the energy saved by skipping.
 
-    The unit is the energy of one multiply-accumulate.
+    The energy is in units of the energy of one multiply-accumulate.
     """
 
     products: int

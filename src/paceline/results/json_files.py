@@ -68,7 +68,7 @@ def read_object(file: Path) -> Json:
 
 
 def as_stored(result: RunResult) -> RunResult:
-    """Return a new result as it will be after loading it from its file, so that new and stored results look alike."""
+    """Encode a result as JSON and decode it again, so that the returned result equals one loaded from a file."""
     return msgspec.json.decode(msgspec.json.encode(result), type=RunResult)
 
 
@@ -83,7 +83,7 @@ def convert(plain: Any, kind: type[V]) -> V:
 def convert_reports(answers: Iterable[Any], kind: type[V]) -> list[V]:
     """Convert workers' reports, which are in order of rank, to instances of the report class `kind`.
 
-    Reports from another host arrive as plain dicts. Raises RunError if one does not have the fields of the class.
+    Reports from another host arrive as plain dicts. Raises RunError if a report does not have the fields of the class.
     """
     reports = []
     for rank, answer in enumerate(answers):

@@ -111,7 +111,7 @@ class Deployment(Value, frozen=True, kw_only=True):
 
 
 class Sizes(Value, frozen=True, kw_only=True):
-    """Size of all weights and biases in bytes, in the float model and in the int8 model."""
+    """Size of all weights and biases in bytes, in the float model and (with the scales) in the int8 model."""
 
     float_bytes: int
     int8_bytes: int

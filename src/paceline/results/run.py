@@ -112,8 +112,9 @@ class Target(Value, frozen=True, kw_only=True):
 class SplitMean(Value, frozen=True, kw_only=True):
     """Mean step time in seconds, and its parts. The parts from `compute_s` to `rest_s` add up to `step_s`.
 
-    `overlap_s` is compute time during which a transfer is in progress. `waiting_s` is time in which the worker waits
-    for a slower worker, and `caused_waiting_s` is time in which other workers wait for this one.
+    `overlap_s` is compute time during which a transfer is in progress; `compute_s` does not include it. `waiting_s` is
+    time in which the worker waits for a slower worker, and `caused_waiting_s` is time in which other workers wait for
+    this one.
     """
 
     step_s: float
@@ -197,7 +198,7 @@ class Resources(Value, frozen=True, kw_only=True):
 class WorkerNetwork(Value, frozen=True, kw_only=True):
     """Bytes that one worker sent and received over the network in its training steps.
 
-    They are counted by the kernel, counted by the comm (communication backend), and predicted by the strategy.
+    The kernel and the comm (communication backend) each count these bytes, and the strategy predicts those sent.
     """
 
     rank: int

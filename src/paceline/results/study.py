@@ -110,7 +110,7 @@ class ScaleResult(StudyResult, frozen=True, kw_only=True):
     """Result of a scaling study.
 
     Mode `strong` keeps the global batch size constant, and mode `weak` the batch size of each worker. `modes` maps each
-    mode to its constant batch size.
+    mode to a dict with the name and value of its constant batch size.
     """
 
     study_name: ClassVar[str] = "scale"

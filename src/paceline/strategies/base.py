@@ -85,7 +85,7 @@ class Worker:
 
 @dataclass(kw_only=True)
 class Strategy(ABC):
-    """Base class of strategies. The first docstring line of a subclass says what it sends.
+    """Base class of strategies. The first docstring line of a subclass says what the strategy sends.
 
     Dataclass fields are the strategy's options. The methods from `setup` to `finish` are called in the order of their
     definition. By default they do nothing, except that `setup` stores the worker and `step` calls the optimiser.

@@ -1,8 +1,9 @@
 """Gradient buckets for the strategies `overlap` and `sharded`, which exchange gradients while backward runs.
 
-The gradients of all parameters are stored in a few flat vectors. A bucket is a slice of such a vector. It is exchanged
-in one collective, as soon as its gradients are complete. Buckets are planned from the last layer to the first, because
-backward completes gradients in this order. The comm provides the vectors (`Reduction`).
+The gradients of all parameters are stored in a few flat vectors, which the comm provides (`Reduction`). A bucket is a
+slice of such a vector that is exchanged in one collective. Buckets go from the last layer to the first, because
+backward completes gradients in this order. A bucket is exchanged once its own gradients and those of all earlier
+buckets are complete.
 """
 
 from __future__ import annotations
@@ -61,10 +62,10 @@ def plan_buckets(
 ) -> list[Bucket]:
     """Assign tensors, described by (numel, itemsize, kind), to buckets, the last tensor first.
 
-    All tensors of a bucket have the same kind. A bucket is closed by the tensor that reaches its limit. The first
-    bucket is small, so that communication starts early. Lengths are multiples of `divisor`. With `with_reach`, each
-    tensor has one extra element, its reach flag: 1 if backward produced the tensor's gradient on this worker, else 0.
-    Summed over workers, the flag is above 0 if at least one worker has the gradient.
+    All tensors of a bucket have the same kind (data types and device). A bucket ends with the tensor that fills it to
+    its size limit. The first bucket is small, so that communication starts early. Lengths are multiples of `divisor`.
+    With `with_reach`, each tensor has one extra element, its reach flag: 1 if backward produced the tensor's gradient
+    on this worker, else 0. Summed over workers, the flag is above 0 if at least one worker has the gradient.
     """
     closed_buckets: list[Bucket] = []
     open_buckets: dict[Any, Bucket] = {}
@@ -167,7 +168,7 @@ class GradientBuckets:
         self._works: list[Work] = []
 
     def mark_complete(self, parameter: nn.Parameter) -> None:
-        """Record that a gradient is complete on this worker. If its bucket is now complete, start complete buckets."""
+        """Record that a gradient is complete on this worker. If its bucket is now complete, call `_start`."""
         index, number = self._positions[parameter]
         self._is_complete[index] = True
         self._num_missing[number] -= 1
@@ -207,7 +208,7 @@ class GradientBuckets:
                 gradient_of(parameter).copy_(result)
 
     def _start(self) -> None:
-        """Start the next buckets until one is incomplete, so that all workers start buckets in the same order."""
+        """Start complete buckets in order, up to the first incomplete one, so that all workers use the same order."""
         while len(self._works) < len(self.buckets) and self._num_missing[len(self._works)] == 0:
             bucket = self.buckets[len(self._works)]
             reduction = self.reductions[bucket.kind]

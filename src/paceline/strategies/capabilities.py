@@ -83,7 +83,7 @@ class Asynchronous(ABC):
 
 
 class Heartbeat(ABC):
-    """A strategy whose servers or peers wait for a worker only up to a time limit, even during an evaluation."""
+    """A strategy whose servers or peers stop waiting for a worker after a time limit, even if it is evaluating."""
 
     @abstractmethod
     def keep_alive(self) -> None:
@@ -191,14 +191,14 @@ class ModelCheck(ABC):
 
 
 class TunedValues(enum.Enum):
-    """A list of values that `paceline tune` tries for an option; users set it with --buckets or --periods."""
+    """Which list of values `paceline tune` tries for an option; users set the lists with --buckets and --periods."""
 
     BUCKET_MB = "bucket_mb"
     PERIOD_STEPS = "period_steps"
 
 
 class Tunable:
-    """A strategy that `paceline tune` tries by default, when the user names no strategies."""
+    """A strategy that `paceline tune` tries if the user names no strategies, unless `is_tried` is False."""
 
     tuned_options: ClassVar[Mapping[str, TunedValues]] = {}  # options that `tune` varies, and their values
     is_tried: ClassVar[bool] = True  # False: not tried by default, although a base class is tunable
@@ -330,7 +330,7 @@ def check_model_of(strategy: Strategy, tensors: Sequence[TensorSpec]) -> None:
 
 
 def tuned_options_of(strategy: type[Strategy]) -> Mapping[str, TunedValues]:
-    """Return the options that `tune` varies for a strategy, with the lists of values to try."""
+    """Return the options that `tune` varies for a strategy, each with the list of values that `tune` tries."""
     return strategy.tuned_options if issubclass(strategy, Tunable) else {}
 
 

@@ -23,7 +23,7 @@ class GatherScatter(GradientAveraging):
         gather_scatter(tensor, self.worker.comm)
 
     def sum_bytes(self, spec: TensorSpec, rank: int, world_size: int) -> int:
-        """Estimate the bytes that `sum` needs: rank 0 holds the tensors of all workers and their sum."""
+        """Estimate the bytes that `sum` needs: on rank 0, the tensors of all workers and their sum; else none."""
         return (world_size + 1) * spec.nbytes if rank == 0 else 0
 
     def sum_traffic(self, spec: TensorSpec, rank: int, world_size: int) -> list[Operation]:  # noqa: ARG002

@@ -28,9 +28,10 @@ from paceline.strategies.weights import (
 class Gossip(WeightAveraging, Drifting):
     """All weights go to one peer per step, at distance 1, 2, 4, ... in turn; each worker averages two replicas.
 
-    In a step every worker sends to one peer and receives from one, so all replicas have the same influence after any
-    number of steps. Without optimiser updates between these steps, N replicas would all equal their exact mean after
-    log2 N steps if N is a power of two, and would approach their mean otherwise.
+    In a step every worker sends its replica to one peer, receives the replica of another, and continues from the mean
+    of its own and the received one. So all replicas have the same influence after any number of steps. Without
+    optimiser updates between these steps, N replicas would all equal their exact mean after log2 N steps if N is a
+    power of two, and would approach their mean otherwise.
     """
 
     name: ClassVar[str] = "gossip"
@@ -87,7 +88,7 @@ class Gossip(WeightAveraging, Drifting):
 def peer_distance(num_workers: int, step: int) -> int:
     """Return the distance in ranks to the peer of a step; 0 for one worker.
 
-    It cycles through the powers of two below the number of workers.
+    From step to step, the distance cycles through the powers of two below the number of workers.
     """
     num_shifts = (num_workers - 1).bit_length()
     return 1 << step % num_shifts if num_shifts else 0

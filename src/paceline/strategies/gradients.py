@@ -66,10 +66,10 @@ class GradientAveraging(Accumulating, BufferEstimate, Tunable, Strategy):
         self.codec.sum(tensor, self.sum, self.worker.comm, key)
 
     def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:
-        """Estimate the bytes of the tensor that `sum` gets, and the bytes that `sum` needs in addition.
+        """Estimate the bytes of the tensor that is passed to `sum`, plus those that `sum` needs in addition.
 
-        If `fused` is set, the tensor holds all gradients. Otherwise it holds one, and the largest is counted. A lossy
-        codec adds the bytes of all gradients.
+        If `fused` is set, the tensor holds all gradients. Otherwise every gradient is passed as a tensor of its own,
+        and the largest is counted. A lossy codec adds the bytes of all gradients.
         """
         if world_size == 1:
             return 0

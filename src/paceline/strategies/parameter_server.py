@@ -123,7 +123,7 @@ class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck
         return self.servers
 
     def staleness_bound(self, num_workers: int) -> int | None:
-        """Return (N - 1) (2 s + 1) for N workers and s = `max_staleness`; None if s is None.
+        """Return the largest staleness: (N - 1) (2 s + 1) for N workers and s = `max_staleness`; None if s is None.
 
         During one step of a worker, each other worker can go from s steps behind it to s + 1 steps ahead.
         """
@@ -254,7 +254,7 @@ class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck
         return 2 * sum(tensor.nbytes for tensor in tensors)
 
     def metrics(self) -> Json:
-        """Return the distribution of this worker's lead over the slowest worker, in steps; nothing with mode=sync."""
+        """Return the distribution of this worker's lead over the slowest worker, in steps; empty with mode=sync."""
         return {"lead_steps": distribution(self._leads)} if self.is_asynchronous else {}
 
     def _shares(self, worker: Worker) -> list[Share]:

@@ -24,7 +24,7 @@ def available_strategies() -> dict[str, type[Strategy]]:
 
 @dataclass(frozen=True)
 class StrategySpec:
-    """A strategy as text: name, options and codec."""
+    """A strategy as the user writes it, split into name, options and codec."""
 
     name: str
     options: tuple[tuple[str, str], ...] = ()

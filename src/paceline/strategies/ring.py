@@ -117,7 +117,7 @@ def ring_all_reduce(
 def split_pieces(vector: Tensor, piece_bytes: int = PIECE_BYTES) -> list[Tensor]:
     """Split a vector into pieces that are sent separately, so that one can be added while the next arrives.
 
-    The pieces have equal sizes, because a small last piece would cost as many wake-ups as a large one.
+    Their sizes differ by at most one element, because a small last piece would cost as many wake-ups as a large one.
     """
     count = -(-vector.numel() * vector.element_size() // piece_bytes)
     return list(vector.tensor_split(count)) if count else []

@@ -33,7 +33,7 @@ ELEMENTWISE_OPTIMIZERS = (
 
 @dataclass
 class _Shard:
-    """The slice of one parameter that this worker updates: elements `begin:end` of a vector of parameters."""
+    """The slice of one parameter that this worker updates: elements `begin:end` of a vector of many parameters."""
 
     index: int  # of the parameter
     begin: int  # in the vector
@@ -111,7 +111,7 @@ class Sharded(Bucketed, ShardedOptimizer):
         return self.worker.optimizer if self.worker.comm.world_size == 1 else self._optimizer
 
     def finish(self) -> None:
-        """Move the parameters out of the comm's memory into their own."""
+        """Copy every parameter from the comm's memory to ordinary memory."""
         if self.worker.comm.world_size > 1:
             self.worker.comm.barrier()
             for parameter in self.worker.parameters:
@@ -154,7 +154,7 @@ class Sharded(Bucketed, ShardedOptimizer):
             self._optimizer.state[self._shards[int(index)].parameter][name] = value.clone()
 
     def _place_parameters(self) -> None:
-        """Move the parameters into vectors of the comm. After each step, slices of the vectors are all-gathered."""
+        """Move the parameters into vectors in the comm's memory. Every step all-gathers these vectors at its end."""
         comm, buckets = self.worker.comm, self._buckets
         lengths = {bucket.kind: bucket.end for bucket in buckets.buckets}
         for kind, length in lengths.items():
@@ -208,7 +208,7 @@ class Sharded(Bucketed, ShardedOptimizer):
         return gradient if gradient.dtype == shard.parameter.dtype else gradient.to(shard.parameter.dtype)
 
     def _copy_replaced_gradients(self) -> None:
-        """If the user's loop replaced gradients, copy them to the memory of the sums. Record which ones are None."""
+        """If the user's loop replaced gradients, copy them to the vectors that `step` reads. Record which are None."""
         for index, parameter in enumerate(self._buckets.parameters):
             self._buckets.is_reached[index] = parameter.grad is not None
             own = self._buckets.results[index]

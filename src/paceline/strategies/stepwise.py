@@ -165,7 +165,10 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
         return operations
 
     def metrics(self) -> Json:
-        """Return the mean, maximum and last distance by which averaging moved this replica, relative to its norm."""
+        """Return the mean, maximum and last distance by which averaging moved this replica, relative to its norm.
+
+        The distance is measured in every MEASURE_EVERY-th step.
+        """
         if not self._moves:
             return {}
         moved = [float((distance / length).sqrt()) for distance, length in self._moves]
@@ -183,7 +186,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
         return self.exact_every > 0 and (step + 1) % self.exact_every == 0
 
     def _legs(self, numel: int, rank: int, world_size: int, step: int) -> list[_Leg]:
-        """Return the legs of worker `rank`, one for each chunk, in the order in which the chunks arrive."""
+        """Return the task (leg) of worker `rank` for each chunk, in the order in which the chunks arrive."""
         sizes = chunk_sizes(numel, world_size) if self.form == "chunks" else [numel]
         start = -step if self.rotate else 0
         legs, begin = [], 0
@@ -225,10 +228,10 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
                 sends.append(comm.isend(part, right, tag))
 
     def _spread_means(self, vector: Tensor, legs: list[_Leg], step: int, sends: list[Work]) -> None:
-        """Start to send each chunk's full mean from the last worker of its trip to all others.
+        """Start to send each chunk's full mean from the worker where the chunk's trip ends to all other workers.
 
         The means arrive during the next step. They are sent directly, because each hop of a ring would interrupt a
-        computing worker; the number of bytes is the same.
+        computing worker, and a ring would send as many bytes.
         """
         comm = self.worker.comm
         tag = FULL_MEAN + step % TAGS
@@ -269,7 +272,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
 
     @staticmethod
     def _last(leg: _Leg, rank: int, world_size: int) -> int:
-        """Return the rank where a chunk's trip ends with the full mean. `leg` is worker `rank`'s leg on this trip."""
+        """Return the rank where a chunk's trip ends with the full mean. `leg` is worker `rank`'s task in it."""
         return (rank - leg.position - 1) % world_size
 
 

@@ -40,7 +40,7 @@ def library_call(strategy: str, comm: str) -> str:
 
 
 def _changes_between(base: Recipe, recipe: Recipe) -> Changes | None:
-    """Return the recipe keys, with their values, that must change so that `base` becomes `recipe`.
+    """Return the recipe keys that must change so that `base` becomes `recipe`, with their new values.
 
     Keys in NOT_RUN are ignored. Return None if command-line options cannot express the changes, for example because a
     key would have to be unset.

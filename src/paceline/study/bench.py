@@ -133,8 +133,8 @@ def find_ops(text: str) -> tuple[str, ...]:
 def find_comms(text: str | None, num_nodes: int = 1, *, num_workers: int = 1) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the comms (communication backends) to measure, and the reasons why other comms are left out.
 
-    `text` names the comms to measure, and then no reasons are returned. If `text` is None, all comms that can be used
-    here are measured. Raises UsageError if a named comm cannot be used here.
+    If `text` is None, return all comms that can be used here. Otherwise return the comms that `text` names, and no
+    reasons. Raises UsageError if a named comm cannot be used here.
     """
     if text is None:
         between_processes = {name: cls for name, cls in comms.classes.items() if cls.between_processes}
@@ -179,7 +179,7 @@ class Bandwidth:
 def bandwidth(
     op: str, num_bytes: int, world_size: int, times_s: Sequence[float], copy_times_s: Sequence[float]
 ) -> Bandwidth:
-    """Return an operation's bandwidths for one tensor size, from median times of the operation and a memory copy."""
+    """Return an operation's bandwidths for one tensor size, from median times of the operation and of a memory copy."""
     time_s = summary(times_s)
     algbw = num_bytes / time_s["p50"]
     busbw = algbw * bus_factor(op, world_size)
@@ -198,8 +198,9 @@ def collective_results(
 ) -> list[CollectiveResult]:
     """Return the table rows of one operation at one size.
 
-    There is one row for each comm and each kind of memory that holds the result: private, shared or plain. `workers`
-    has each worker's trials (timed implementations), as `trial_job` returns them for this operation and size.
+    There is one row for each comm and each kind of memory that holds the result: `private` to a worker, `shared` by all
+    workers, or `plain` (not allocated by the comm). `workers` has each worker's trials (timed implementations), as
+    `trial_job` returns them for this operation and size.
     """
     slowest = [
         [max(times) for times in zip(*(trial["times_s"] for trial in trials), strict=True)]

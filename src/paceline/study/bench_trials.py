@@ -220,11 +220,12 @@ def trial_job(
     context: Context, *, comms: list[str], cases: list[tuple[str, int]], dtype: str, warmup: int, iterations: int,
     check: bool,
 ) -> list[list[Json]]:  # fmt: skip
-    """Return this worker's times for each case, by implementation. A case is an operation and a number of elements.
+    """Time all implementations of each case on this worker. A case is an operation and a number of elements.
 
-    With `check`, the value `is_right` tells whether a further, untimed execution was correct. Otherwise it is None.
-    Every round times each implementation and a memory copy once. The next round begins with the next implementation.
-    The comm of `context` is used for barriers, so that timing starts after all workers have filled their input.
+    Return a list for each case. It has one dict for each implementation and one for a memory copy, with the times in
+    seconds and `is_right`: whether a further, untimed execution was correct, or None without `check`. Every round times
+    each of them once, and each round starts with a different one, so that their order affects all alike. The comm of
+    `context` is used for barriers, so that timing starts after all workers have filled their input.
     """
     opened = {name: context.connect(name) for name in comms}
     found = []

@@ -66,7 +66,7 @@ class Candidates:
 
 
 def make_candidates(space: Space, recipe: Recipe, tensors: Sequence[TensorSpec]) -> Candidates:
-    """Return the combinations of the search space that can run here, without codecs that cannot save time.
+    """Return the combinations to try: they can run here, and their codec is fp32 or sends fewer bytes than fp32.
 
     Other combinations are left out with a reason. Raises UsageError if only the reference strategy is left.
     """
@@ -101,7 +101,7 @@ def sync_period(entries: Sequence[Entry]) -> int:
 
 
 def bucket_sizes(given: Sequence[float], model_mb: float) -> list[float]:
-    """Return the bucket sizes to try, in MB: the `given` ones, or else shares of the model's size.
+    """Return the bucket sizes to try, in MB: the `given` ones or, if there are none, fractions of the model's size.
 
     All sizes that hold the whole model have the same effect, so only the smallest of these is returned.
     """

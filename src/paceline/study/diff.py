@@ -63,7 +63,7 @@ class Side:
         """Return, for each run of a row, the times of its timed steps in seconds, as means over workers.
 
         The list is empty if the workers' files are gone. Rows with different settings, such as numbers of workers, may
-        have the same label. A run then belongs to the row whose repeats contain the run's mean step time.
+        have the same label. A run then belongs to the row that lists the run's mean step time among its repeats.
         """
         found = []
         for folder in run_folders(self.stored.folder):

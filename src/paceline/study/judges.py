@@ -113,7 +113,7 @@ def _stale(strategy: Strategy, num_workers: int, reports: Reports, spread: float
 
 
 def _none(strategy: Strategy, num_workers: int, reports: Reports, spread: float) -> Verdict:  # noqa: ARG001
-    """Check that at least one replica differs from the oracle, because the strategy does not synchronise.
+    """Check that at least one replica differs from the oracle, as expected of a strategy without a guarantee.
 
     A single worker cannot differ, so it passes.
     """
@@ -179,9 +179,9 @@ def _divergence(optimizer: str, worker: ReplicaReport, row: ReplicaStep, error: 
 
 
 def steps_to_judge(strategy: Strategy, num_workers: int) -> int:
-    """Return the least number of steps that show a whole cycle of a strategy: one cycle, and one more step.
+    """Return how many steps are enough to judge a strategy: one whole cycle plus one step.
 
-    With the guarantee PARTIAL, a cycle has one step per worker. With the others, a cycle ends when all workers
+    With the guarantee PARTIAL, a cycle has one step per worker. With other guarantees, a cycle ends when all workers
     synchronise.
     """
     if strategy.guarantee is Guarantee.PARTIAL:

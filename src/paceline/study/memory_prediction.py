@@ -1,6 +1,6 @@
 """Prediction of a run's peak memory. `paceline sweep` refuses runs that would need more memory than is available.
 
-The prediction extrapolates from a footprint: the allocations of a few training samples, recorded in a new process.
+The prediction extrapolates from a footprint: the allocations of training on a few samples, recorded in a new process.
 """
 
 from __future__ import annotations

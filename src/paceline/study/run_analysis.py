@@ -1,4 +1,4 @@
-"""Analysis of one run: training curve, cost of reaching a target accuracy, split of the step time, stragglers, trace.
+"""Analysis of one run: training curve, cost of a target accuracy, split of the step time, stragglers, and trace.
 
 The functions take the workers' reports, the files that the workers wrote, or the results of repeats.
 """
@@ -93,7 +93,7 @@ def _wire_factors(comm_name: str, world_size: int) -> Factors:
 
 
 def trace_run(path: Path, *, target: Path | None = None, steps: StepRange | None = None) -> TraceSummary:
-    """Merge the traces of a run's workers into one file. Raise UsageError if the folder is that of a study."""
+    """Merge the traces of a run's workers into one file and summarise it. Raise UsageError if `path` is a study."""
     stored = read(path)
     folder = stored.folder
     if stored.kind != "run":

@@ -118,8 +118,8 @@ def compare_rows(rows: Sequence[Row]) -> list[Row]:
     """Compare every row with the fastest strategy, with one worker, and with workers that never synchronise.
 
     Ratios with the fastest strategy and with one worker are computed from the times in the table. Intervals and
-    verdicts come from paired repeats. The time of the slowest worker without synchronisation is the limit that no
-    strategy can beat, because a strategy that synchronises in every step waits for the slowest worker.
+    verdicts come from paired repeats. The time of the slowest worker without synchronisation is a limit for
+    strategies that synchronise in every step, because they wait for the slowest worker.
     """
     if not rows:
         return []

@@ -2,8 +2,8 @@
 
 By default glibc returns large freed blocks to the system. A training step frees its gradients and activations and
 allocates the same sizes again a moment later, so the kernel may zero and map thousands of pages in every step. Whether
-it does so depends on which block lies last in the heap. Without these settings, step times therefore differ by up to a
-quarter between identical workers, and between runs of the same worker.
+that happens depends on which block lies last in the heap. Without these settings, step times therefore differ by up to
+a quarter between identical workers, and between runs of the same worker.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Functions that run in worker and server processes: warm up, train and return measurements, serve parameters.
+"""Functions that run in worker and server processes: warm up, train and measure, or serve parameters.
 
 A server is a process that only holds parameters (parameter server). A launcher's pool calls these functions.
 """

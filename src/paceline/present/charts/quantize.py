@@ -1,4 +1,4 @@
-"""Charts of a quantization: accuracy by stage, weights, activations, error per layer, predictions, latency."""
+"""Charts of a quantization: accuracy by stage, weights, activations, error per layer, predictions and latency."""
 
 from __future__ import annotations
 

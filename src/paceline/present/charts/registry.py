@@ -1,4 +1,4 @@
-"""Registry of chart functions, and the sections of a page that are made of their charts.
+"""Register chart functions, and make the sections of a page from the charts of these functions.
 
 A chart function has the decorator `@chart("section", order=...)`, is in a file of this package, and needs no other
 registration. It yields charts; instead of a chart that cannot be drawn, it can yield a sentence that says why.

@@ -44,7 +44,7 @@ def figure_text(value: FigureValue, unit: str) -> str:
 
 @chart("published", order=10)
 def published_bars(study: Reproduction) -> Iterator[Chart]:
-    """Draw published and measured bars next to each other, with a view for each quantity that has both."""
+    """Draw published and measured numbers as bars. The reader chooses one of the quantities that have both."""
     shown = [name for name in study.quantities if _pairs(study, name)]
     if not shown:
         return
@@ -65,7 +65,7 @@ def published_bars(study: Reproduction) -> Iterator[Chart]:
 
 
 def _pairs(study: Reproduction, name: str) -> list[Pair]:
-    """Return a quantity's published and measured number, with name and source of the row, for rows that have both."""
+    """Return (row, source, published, measured) for each row with both a published and a measured number."""
     ours = {row.key: row.figures for row in study.ours}
     found = []
     for table in study.published:

@@ -107,7 +107,7 @@ def efficiency(results: Rows) -> Iterator[Chart]:
 
 @chart("scale", order=50)
 def communication_share(results: Rows) -> Iterator[Chart]:
-    """Draw the shares of communication, waiting and hidden communication in a step, in separate views."""
+    """Draw communication, waiting or hidden communication, whichever the reader chooses, as a share of a step."""
     modes, options = modes_of(results), tuple(SHARES)
     views = []
     for mode in modes:

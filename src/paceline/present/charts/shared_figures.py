@@ -173,10 +173,10 @@ def write_after_bar(figure: PlotlyFigure, x: float, row: int, text: str, index: 
 
 
 def whiskers(points: Sequence[tuple[float, Sequence[float] | None]], *, floor: float = 0.0) -> Json:
-    """Return plotly error bars for pairs of a value and its interval. Bounds below `floor` are raised to it.
+    """Return plotly error bars for pairs of a value and its interval. Lower bounds below `floor` are raised to it.
 
-    An error bar of negative length becomes zero, because the median of repeats can lie outside the confidence interval
-    of their mean.
+    A value can lie outside its interval, because it may be the median of repeats, and the interval is that of their
+    mean. The error bar on that side then has length zero.
     """
     return {
         "type": "data",

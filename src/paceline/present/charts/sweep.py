@@ -56,7 +56,7 @@ def point_of(row: ShownRow) -> Point:
 
 @chart("sweep", order=10)
 def over_keys(results: Sequence[ShownRow]) -> Iterator[Chart]:
-    """Draw time and learning over the one or two varied recipe keys. With more keys, draw nothing."""
+    """Draw speed, test accuracy and test loss over the one or two varied recipe keys. With more keys, draw nothing."""
     keys = list(point_of(results[0]))
     if len(keys) == 1:
         yield _over_key(results, keys[0], _present(results, QUANTITIES), "sweep-time", "Time")

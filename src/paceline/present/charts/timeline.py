@@ -115,7 +115,7 @@ def _detail(span: Bar) -> str:
 
 
 def _drawing_order(key: tuple[str, str]) -> tuple[int, int, str]:
-    """Return the key by which bars are sorted: phases in the order of a step, then blocked time, then operations."""
+    """Return the sort key of bars with this (kind, name): phases in step order, then blocked time, then operations."""
     kind, name = key
     place = list(PHASES).index(name) if name in PHASES else len(PHASES)
     return ["phase", "blocked", "op"].index(kind), place, name

@@ -64,7 +64,7 @@ def links(content: Rows) -> Iterator[Chart | str]:
 def sent_per_worker(content: Rows) -> Iterator[Chart | str]:
     """Draw the bytes that each worker sent: predicted, counted by the comm, and counted by the kernel.
 
-    If the kernel counted nothing, draw the bytes sent and received as counted by the comm.
+    If the kernel's counts were not recorded, draw the bytes sent and received as counted by the comm.
     """
     results = content.rows
     if not _has_several(results):

@@ -29,7 +29,7 @@ class TunedRows:
 
     @property
     def styles(self) -> Mapping[str, tuple[int, Style]]:
-        """Index in `Page.key` and style of each candidate in the last rung, by its full label."""
+        """For each candidate in the last rung, by its full label: index of its entry in the legend, and its style."""
         pairs = zip(self.rows, styles_of(self.rows), strict=True)
         return {row.full_label: (index, style) for index, (row, style) in enumerate(pairs)}
 

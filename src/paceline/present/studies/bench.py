@@ -1,6 +1,6 @@
 """The page of `paceline bench`: time and bandwidth of communication operations over message size.
 
-It compares comms. A comm is the transport between workers, such as gloo or shared memory.
+The page compares comms. A comm is the transport between workers, such as gloo or shared memory.
 """
 
 from __future__ import annotations

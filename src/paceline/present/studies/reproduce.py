@@ -204,7 +204,7 @@ def _published_column(study: Reproduction, name: str) -> Column[PublishedRow]:
 
 @dataclass(frozen=True)
 class Load:
-    """The resources that one worker used in the row `key` of the experiment."""
+    """The resources that one worker used when row `key` of the experiment was measured."""
 
     key: str
     load: WorkerLoad

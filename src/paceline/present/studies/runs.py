@@ -1,4 +1,4 @@
-"""The pages of `paceline runs`: the list of stored runs and studies, and the difference of two of them."""
+"""The pages of `paceline runs`: the list of stored runs and studies, and the comparison of two of them."""
 
 from __future__ import annotations
 

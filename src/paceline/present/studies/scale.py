@@ -78,7 +78,7 @@ def _facts(study: ScaleResult, material: PageContent) -> list[Facts]:
 
 
 def tiles(rows: Sequence[Row]) -> list[Tile]:
-    """Return tiles for the best row of the first scaling mode: strong, or weak if only weak scaling was measured.
+    """Return tiles (numbers at the top of the page) for the best row of strong scaling, or else of weak scaling.
 
     The best row has the highest throughput among rows with several workers that synchronise (see `best_point`).
     """

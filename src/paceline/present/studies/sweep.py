@@ -1,7 +1,7 @@
 """The page of a sweep, which trains with every combination of some settings.
 
-It has a table of all combinations (points), the fastest and most accurate points, and the effect of larger batches. A
-remedy is a change of the optimiser settings that makes a large batch learn better.
+The page has a table of all combinations (points), the fastest and most accurate points, and the effect of larger
+batches. A remedy is a change of the optimiser settings that makes a large batch learn better.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def sweep_page(material: PageContent, *, repeats: int, failures: Sequence[Findin
 
 
 def is_sweep(rows: Sequence[Row]) -> bool:
-    """Return whether all rows are from sweeps, and differ in the values of the same recipe keys."""
+    """Return whether all rows are from sweeps over the same recipe keys, and no two have equal values and remedy."""
     points = [row for row in rows if row.remedy is not None and row.point]
     keys = {tuple(row.point or {}) for row in points}
     places = {(row.remedy, *map(value_text, (row.point or {}).values())) for row in points}

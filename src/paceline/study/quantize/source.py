@@ -128,9 +128,10 @@ def find_source(target: str, runs: Path, changes: Mapping[str, Any]) -> ModelSou
 
 
 def _quantized_run(stored: Stored, source: str, runs: Path) -> Stored:
-    """Return the run whose model a stored quantization converted. `source` is the run's name.
+    """Return the run whose model a stored quantization converted. `source` is the run's name in the quantization.
 
-    So `paceline quantize last` also works if the last stored study is itself a quantization.
+    So `paceline quantize last` also works if the last stored study is itself a quantization. Raises UsageError if no
+    such run is stored, for example because the quantization converted a checkpoint file.
     """
     try:
         return find(source, runs)

@@ -292,9 +292,9 @@ def published_tables(experiment: Experiment, ours: Sequence[OurRow]) -> list[Pub
 
 
 def _is_match(row: ExperimentRow, ours: OurRow) -> bool:
-    """Return whether our row repeats a published row: same strategy or stage, same point (combination of settings).
+    """Return whether our row repeats a published row: same strategy or stage, and same point (settings).
 
-    A published row without a point is repeated by our row at the first point.
+    If the published row has no point, our row must be at the study's first point, or have no point either.
     """
     if row.ours != ours.label:
         return False

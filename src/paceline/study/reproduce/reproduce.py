@@ -1,4 +1,4 @@
-"""The reproduce study: repeat a published experiment and check that its strategies are exact.
+"""The reproduce study: repeat a published experiment, and check the strategies in its `proof` for exactness.
 
 A point is one combination of settings that an experiment varies, such as the number of workers. If the experiment
 quantizes its model, the study does so after the runs.
