@@ -23,7 +23,7 @@ MOST_NAME_BYTES = 180  # file systems allow 255; callers add a timestamp, a numb
 def plain_text(text: str, *, keep_lines: bool = False) -> str:
     """Remove characters and escape sequences that a terminal would act on instead of printing them.
 
-    Each run of line breaks and tabs becomes one space, unless `keep_lines` is set.
+    Each sequence of line breaks and tabs becomes one space, unless `keep_lines` is set.
     """
     if _UNPRINTABLE.search(text):
         text = _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", _INVISIBLE.sub("", _SEQUENCE.sub("", text)))
@@ -31,7 +31,7 @@ def plain_text(text: str, *, keep_lines: bool = False) -> str:
 
 
 def shortened(text: str) -> str:
-    """Cut the middle of very long words, so that a message that quotes, for example, 5,000 digits stays readable."""
+    """Cut the middle out of very long words, so that a message that quotes, say, 5,000 digits stays readable."""
     return _LONG_WORD.sub("\\1\N{HORIZONTAL ELLIPSIS}\\2", text)
 
 

@@ -80,9 +80,9 @@ def compare(
     Without `data`, the first argument is a recipe, as in `run`. With `data`, it is a model: the name of a built-in
     model, `file.py:factory`, an nn.Module, or a function that returns an nn.Module.
 
-    `data` is the name of a data set, `file.py:factory`, a `paceline.Data`, or a pair (train, test). Each of the two is
-    a torch data set or a pair (inputs, targets) of tensors. If `data` is a single torch data set or pair of tensors, a
-    random tenth of its samples becomes the test set.
+    `data` is the name of a data set, `file.py:factory`, a `paceline.Data`, or a pair (train, test), where `train`
+    and `test` are each a torch data set or a pair (inputs, targets) of tensors. If `data` is a single torch data set or
+    a single pair of tensors, a random tenth of its samples becomes the test set.
 
     `loss` is a function of output and target, or its name. Python objects are pickled and sent to worker processes, so
     define their classes and functions in a file, not in a notebook cell. `repeats` is the number of runs per strategy.

@@ -80,7 +80,7 @@ def _has_bars(console: Console) -> bool:
 
 
 class StrategyProgress(StudyListener, ABC):
-    """Base class of displays of the progress of strategies, which train in turn. A display is a context manager."""
+    """Base class of progress displays for strategies that train in turn. A display is a context manager."""
 
     def __enter__(self) -> StrategyProgress:
         return self

@@ -169,9 +169,10 @@ class StudySession:
         """Run a study and show its result. Return None if another process shows the result.
 
         `prepare` makes the study that the options ask for. With --resume, the stored study runs instead. In that case,
-        recipe keys that the user gave in `recipe` must equal the stored ones, except `own_keys`, which the command
-        sets. `introduce` prints a description of the study before it runs. `on_stage` returns a line about a finished
-        stage (set of runs). `has_bar_per_entry` shows one progress bar per strategy instead of one for all runs.
+        the values that the user gave in `recipe` must equal the stored ones, except those of `own_keys`, which the
+        command sets. `introduce` prints a description of the study before it runs. `on_stage` returns a line about a
+        finished stage (set of runs). `has_bar_per_entry` shows one progress bar per strategy instead of one for all
+        runs.
         """
         from paceline.cli.progress import StudyProgress
         from paceline.study.engine import run_study

@@ -53,7 +53,7 @@ def read_mounts(text: str) -> list[Mount]:
 
 
 def find_controllers(process: Path = Path("/proc/self")) -> tuple[list[Controller], dict[str, str]]:
-    """Return the usable cgroup controllers, and by name the reason why each other controller is not usable."""
+    """Return the usable cgroup controllers, and a dict that says for each other controller why it is not usable."""
     try:
         mounts = read_mounts((process / "mountinfo").read_text(encoding="utf-8"))
         own = _own_paths((process / "cgroup").read_text(encoding="utf-8"))

@@ -79,7 +79,7 @@ class Request(NamedTuple):
 def send(requests: Iterable[Request]) -> None:
     """Send requests to the network namespace of this process.
 
-    Raises OSError with the request that was refused and the reason.
+    Raises OSError if a request is refused; the message names the request and the reason.
     """
     from pyroute2 import IPRoute, NetlinkError
 
@@ -98,7 +98,7 @@ def send(requests: Iterable[Request]) -> None:
 
 
 def _complete_tbf() -> None:
-    """Let pyroute2 send rates above 34 Gbit/s and exact bursts for the tbf shaper, as it does for htb."""
+    """Extend pyroute2's tbf requests, so that they can set rates above 34 Gbit/s and exact burst sizes, as for htb."""
     from pyroute2.netlink.rtnl.tcmsg import sched_tbf
 
     more = (("TCA_TBF_RATE64", "uint64"), ("TCA_TBF_PRATE64", "uint64"), ("TCA_TBF_BURST", "uint32"))

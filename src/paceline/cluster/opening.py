@@ -200,7 +200,7 @@ def _start(layout: ClusterLayout) -> subprocess.Popen[bytes]:
 def _await_ready(layout: ClusterLayout, starter: subprocess.Popen[bytes]) -> int:
     """Wait until a cluster is built. Return the id of its keeper, the process that holds the cluster's namespaces.
 
-    If the cluster cannot be built, raise an error with the reason that the keeper printed.
+    If the cluster cannot be built, raise an error whose message contains the reason that the keeper printed.
     """
     assert starter.stdout is not None
     last = "its keeper process ended without a message"

@@ -80,9 +80,10 @@ class PowerSgd(Codec):
         self._feedback.load_state_dict(state)
 
     def _sides(self, spec: TensorSpec) -> tuple[int, int] | None:
-        """Return (rows, columns) of the matrix that a tensor is sent as, or None if the tensor is sent unchanged.
+        """Return (rows, columns) of the matrix whose factors are sent for a tensor; None if it is sent unchanged.
 
-        Short vectors are sent unchanged. Other tensors are sent as factors if these have less than half the elements.
+        A tensor is sent unchanged if it is a short vector, or if the two factors together have at least half as many
+        elements as the tensor.
         """
         if len(spec.shape) > 1:
             rows = spec.shape[0]

@@ -26,7 +26,7 @@ CLOSE_S = 5.0  # time limit for the peers' last notices; after it the thread is 
 
 
 class ArrivalListener:
-    """Receives, in a thread, announcements of messages by peers on other nodes, until these have closed their comm."""
+    """Receives, in a thread, the notices that peers on other nodes send, until these peers have closed their comm."""
 
     def __init__(self, comm: TorchComm, peers: Sequence[int], wake: Callable[[], None]) -> None:
         self._comm, self._wake = comm, wake

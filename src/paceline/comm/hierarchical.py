@@ -208,7 +208,7 @@ class HierarchicalComm(Comm):
             self._spread(tensor)
 
     def _gather(self, tensor: Tensor, root: int) -> list[Tensor]:
-        """Gather tensors on the root. The leader of another node sends the tensors of its workers in one message."""
+        """Gather tensors on the root. Outside the root's node, a leader sends its workers' tensors in one message."""
         if self._node_of[root] != self._own_node:
             pieces = self._local._gather(tensor, 0)
             if pieces:
@@ -223,7 +223,7 @@ class HierarchicalComm(Comm):
         return self._by_rank({self._own_node: pieces, **{index: list(stack) for index, stack in stacks.items()}})
 
     def _scatter(self, tensor: Tensor, pieces: list[Tensor], root: int) -> None:
-        """Scatter `pieces` from the root. Another node's leader receives the pieces of its workers in one message."""
+        """Scatter `pieces` from the root. Outside the root's node, a leader gets its workers' pieces in one message."""
         if self._node_of[root] == self._own_node:
             works = []
             if self.rank == root:

@@ -157,7 +157,7 @@ class LaunchedGroup:
         self.launched_at = perf_counter()
 
     def check(self) -> None:
-        """Set the time of completion to now if the work is complete. Small groups need this: they have no callback."""
+        """Set the time of completion to now if the work is complete. Groups below BACKGROUND_BYTES have no callback."""
         if self.completed is None and self.work.is_completed():
             self.completed = perf_counter()
 
@@ -167,12 +167,14 @@ class LaunchedGroup:
 
 
 def settle(launched: list[LaunchedGroup], end: float) -> None:
-    """Report the operations that DDP started and waited for during a backward that ended at `end`.
+    """Report when the operations that DDP started in a backward were complete, and when they blocked the worker.
 
-    DDP starts its last bucket after the last gradient, and then waits for all buckets in order. So the first group
-    blocks the worker from the start of the last bucket until the group is complete. Each later group blocks the worker
-    from the completion of the groups before it until its own completion. Small groups are only checked when DDP starts
-    a later group. A small group that was not complete at its last check is reported as complete at `end`.
+    The backward ended at `end`. A group is what DDP started in one call, such as one bucket. DDP starts the last group
+    after the last gradient, and then waits for all groups in order. So the wait for the first group begins when DDP has
+    started the last group. The wait for each later group begins when all groups before it are complete.
+
+    Groups below BACKGROUND_BYTES are checked only when DDP starts a later group. If such a group was not complete at
+    its last check, or was never checked, it is reported as complete at `end`.
     """
     blocked_from = launched[-1].launched_at
     for group in launched:

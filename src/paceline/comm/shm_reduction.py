@@ -265,7 +265,7 @@ class _Plan:
 
 
 class _Range(BackgroundWork):
-    """The summing of one range in progress; `wait` returns when this worker can read the sum."""
+    """A range whose sum is in progress; `wait` returns when this worker can read the sum."""
 
     def __init__(self, reduction: ShmReduction, number: int, adding: SharedJob[Any], private: slice | None) -> None:
         self._reduction = reduction

@@ -235,7 +235,7 @@ class Counters:
         self._waiter.wake_all()
 
     def first_behind(self, kind: int, number: int) -> int:
-        """Return the first worker whose counter is below `number`; -1 if there is none."""
+        """Return the first worker whose counter of this kind (such as READY) is below `number`; -1 if there is none."""
         words = self._words
         for line in self._lines:
             if words[line + kind] < number:

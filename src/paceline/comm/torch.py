@@ -204,7 +204,7 @@ class _TorchWork:
 
 
 class _Collective(_TorchWork, BackgroundWork):
-    """A collective of torch, whose time of completion can be recorded; torch offers no callback for messages."""
+    """A collective of torch. A callback records its time of completion; torch offers no such callback for messages."""
 
     def watch(self) -> None:
         self._work.get_future().add_done_callback(self._set_completed)

@@ -49,7 +49,7 @@ def obtain(
     """Return the path of every file of a data set, after verifying size and digest of the files.
 
     Missing files are unpacked from the archive if it is in `directory`, or else downloaded if `may_download` is set.
-    Raises UsageError with the name of a file that is missing or wrong.
+    Raises UsageError if a file is missing or wrong, or if `directory` cannot be written to.
     """
     paths = published.find(directory)
     if len(paths) < len(published.files):

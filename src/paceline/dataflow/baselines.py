@@ -158,8 +158,8 @@ def input_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
 def no_local_reuse(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
     """Return the accesses of every candidate (block and tile sizes) if PEs hold no data.
 
-    A block has some filters and some channels. Every product reads its weight from the buffer. Each input is sent to
-    the PEs of all filters in the block.
+    A block has some filters and some channels. Every product reads its weight from the buffer. An input that is
+    read from the buffer is sent to the PEs of all filters in the block.
     """
     blocks = _filters_and_channels(shape, chip.num_pes, allowed)
     plane = shape.kernel_height * shape.kernel_width
@@ -250,8 +250,8 @@ def _loads(shape: Shape, tiles: Tiles) -> dict[str, Amount]:
 def _loads_without_sums(shape: Shape, chip: Chip) -> dict[str, Amount]:
     """Return the number of words that are read from or written to DRAM if partial sums stay in the PEs.
 
-    The buffer then holds either the inputs of some output rows or the weights of some filters. The result is for the
-    choice that moves fewer words.
+    The buffer then holds either the inputs that some output rows need, or the weights of some filters. The result is
+    for the choice that moves fewer words.
     """
     room = _buffer_words(chip)
     weights = shape.num_filters * shape.weights_per_output

@@ -275,7 +275,7 @@ def _with_axes(matrix: Matrix, option: str, first: tuple[str, int | None], secon
     """Return a matrix with four axes.
 
     `first` and `second` give the name and the requested size (or None) of the first two axes. The rows of a matrix with
-    two axes are divided among these axes. Otherwise, an axis must have the requested size, if there is one.
+    two axes are divided among these axes. In other matrices, these axes must have the requested sizes.
     """
     for name, count in (first, second):
         if count is not None and count < 1:

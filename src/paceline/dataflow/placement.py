@@ -3,7 +3,7 @@
 A logical set of PEs computes one image with one filter. It has R rows of PEs (one per kernel row) and E columns (one
 per output row). If the set has more columns than the array, it is split into strips of output rows. If it has more rows
 than the array, the kernel rows are divided into folds, which are computed one after another; partial sums stay in the
-first PE of their column until the next fold. Strips for which the array has room are computed side by side.
+first PE of their column until the next fold. As many strips as fit into the array are computed side by side.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Placement:
 
     @property
     def num_sets_side_by_side(self) -> int:
-        """Number of strips computed at once, counted in logical sets and rounded up."""
+        """Number of logical sets that the strips computed at once make up, rounded up."""
         per_set = math.ceil(self.shape.output_height / self.strip_columns)
         return math.ceil(self.num_side_by_side / per_set)
 

@@ -76,7 +76,7 @@ class Rounds:
     def filter_loads(self) -> Amount:
         """Number of times that PEs load each weight: 1 if they hold all weights at once.
 
-        Otherwise, they load each weight again for every iteration over images and strips.
+        Otherwise, they load each weight once for every strip (e output rows) of every group of n images.
         """
         return np.where(self.filters * self.channels == 1, 1, self.images * self.strips)
 

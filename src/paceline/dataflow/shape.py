@@ -118,13 +118,13 @@ class ConvAxis:
         return int(((end - 1) // block - start // block + 1)[end > start].sum())
 
     def _num_first_read(self, part: int) -> NDArray[np.int64]:
-        """Return how many pixels (not padding) each output reads that no earlier output of its strip reads."""
+        """Return, for each output, the number of its pixels (not padding) that no earlier output of its strip reads."""
         new = self._num_last_inside(self.step)
         new[::part] = self._num_last_inside(self.kernel)[::part]
         return new
 
     def _num_last_inside(self, count: int) -> NDArray[np.int64]:
-        """Return, by output, how many of the last `count` pixels of its window are not padding."""
+        """Return, for each output, how many of the last `count` pixels that the output reads are not padding."""
         ends = np.arange(self.outputs, dtype=np.int64) * self.stride + self.kernel
         within = np.minimum(ends, self.padding + self.size) - np.maximum(ends - count, self.padding)
         return np.asarray(np.maximum(within, 0))

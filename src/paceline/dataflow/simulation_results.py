@@ -25,11 +25,11 @@ def conv_accesses(simulation: Simulation) -> Accesses:
     """Count the words moved at every memory level.
 
     DRAM is accessed once per word. The buffer multicasts a word to all PEs that need it. A PE holds an input as long
-    as the PE's window covers it, a weight for one pass, and a partial sum until the column is added up. Between folds,
-    the first PE of a column holds the column's sums.
+    as the PE's window covers it, a weight for one pass, and a partial sum until the column is added up. Between folds
+    (groups of kernel rows that are computed one after another), the first PE of a column holds the column's sums.
 
-    A partial sum is written by its first product, and read and written by every addition. It is read once more when it
-    is sent, or when it is added after a fold.
+    A partial sum is written by its first product, and read and written by every addition. It is also read when it is
+    sent to the first PE of the column, when the sum of the next fold is added to it, and when it is sent to the buffer.
     """
     plan, shape = simulation.plan, simulation.plan.shape
     weights, pixels = shape.num_filters * shape.weights_per_output, shape.num_read_pixels
@@ -75,7 +75,7 @@ def _loads(plan: Placement, one: Pass) -> tuple[int, int, int, int]:
 
 
 def _input_rows(plan: Placement, one: Pass) -> int:
-    """Return the number of different input rows that a pass reads; strips can share rows."""
+    """Return the number of different input rows that a pass reads; a row that several sets of PEs read counts once."""
     strips = {(strip.image, strip.first_row, strip.num_columns) for strip in one.strips}
     return len(
         {

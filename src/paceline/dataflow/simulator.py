@@ -159,7 +159,7 @@ class Simulation:
         return np.asarray(one.num_columns * busy)
 
     def _num_other_pes(self, one: Pass) -> int:
-        """Return the number of PEs of a column besides its first."""
+        """Return the number of PEs in a column during a pass, without the first PE of the column."""
         return 0 if self.plan.is_serial else len(one.kernel_rows) - 1
 
     def _empty(self) -> Matrix:

@@ -197,7 +197,7 @@ class _ChangeWriter:
         self._file.writelines(self._pending.values())
 
     def _advance(self, time: int) -> None:
-        """Advance to a time, and mark the units whose operations end by then as idle."""
+        """Advance to a time, and mark a unit as idle if its operation ends by then."""
         while self._ends and self._ends[0][0] <= time:
             end, key = heapq.heappop(self._ends)
             if self._until.get(key) == end:
@@ -208,7 +208,7 @@ class _ChangeWriter:
         self._move(time)
 
     def _move(self, time: int) -> None:
-        """Advance to `time`. Write the number of each cycle on the way, and the pending changes with the first one."""
+        """Advance to `time`: write the pending changes at the current time, and the number of each cycle on the way."""
         while self._time < time:
             self._file.write(f"#{self._time}\nb{self._time + 1:b} {_identifier(0)}\n")
             self._file.writelines(self._pending.values())

@@ -90,7 +90,7 @@ class LaunchRequest:
 
 @dataclass(frozen=True)
 class Fit:
-    """Result of `Launcher.detect` if a request selects the launcher, with the reason."""
+    """What `Launcher.detect` returns if a request selects the launcher; `because` says what selected it."""
 
     because: str = ""  # the option or program that selects the launcher, such as --hosts; empty: it is the default
 

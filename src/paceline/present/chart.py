@@ -72,9 +72,10 @@ class Values:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart with one figure, called a view, for each combination of options.
+    """A chart with one figure, or with several that the reader selects by choices (buttons or drop-down lists).
 
-    In `views`, the option of the last choice varies fastest.
+    Each combination of the choices' options has its own figure, called a view. In `views`, the option of the last
+    choice varies fastest.
     """
 
     id: str
@@ -88,11 +89,11 @@ class Chart:
 
     @property
     def picks(self) -> list[int]:
-        """For each choice, the index of the option that the initial view shows."""
+        """For each choice (buttons or a drop-down list), the index of the option that the initial view shows."""
         return self._picks_of(self.initial)
 
     def options_of(self, number: int) -> list[str]:
-        """Return the options that the view with index `number` shows, one for each choice."""
+        """Return the option of each choice (buttons or a drop-down list) that the view with index `number` shows."""
         return [choice.options[pick] for choice, pick in zip(self.choices, self._picks_of(number), strict=True)]
 
     def title_of(self, number: int) -> str:

@@ -126,7 +126,7 @@ def _join_units(text: str) -> str:
 
 
 def _breakable(text: str) -> Markup:
-    """Return a label as HTML that may be broken before its options, before its codec and after commas."""
+    """Return a label as HTML in which a line may break before options, before the codec and after commas."""
     return escape(text).replace(":", Markup("<wbr>:")).replace("+", Markup("<wbr>+")).replace(",", Markup(",<wbr>"))
 
 

@@ -20,7 +20,7 @@ TITLES = {"strong": "Strong scaling", "weak": "Weak scaling"}
 
 
 def batch_words(modes: Mapping[str, Mapping[str, int]], mode: str) -> str:
-    """Describe the batch that stays constant while workers are added."""
+    """Describe the batch size that stays constant while workers are added."""
     batches = modes[mode]
     if mode == WEAK:
         return f"every worker keeps its batch of {batches['worker_batch_size']}"

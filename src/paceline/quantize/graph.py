@@ -21,7 +21,7 @@ OnTensor = Callable[[str, Tensor], None]  # called with the name and the value o
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Operations in topological order, with one input and one output tensor."""
+    """A network with one input tensor and one output tensor. Its operations are in topological order."""
 
     input: str
     ops: tuple[Op, ...]

@@ -219,7 +219,7 @@ class NetworkUse(Value, frozen=True, kw_only=True):
 
 
 class Link(Value, frozen=True, kw_only=True):
-    """Bytes sent from one worker to another. `medium` is `network` or `memory`."""
+    """Bytes sent from one process (worker or parameter server) to another. `medium` is `network` or `memory`."""
 
     source: int = msgspec.field(name="from")
     target: int = msgspec.field(name="to")

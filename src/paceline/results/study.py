@@ -262,8 +262,9 @@ class PublishedTable(Value, frozen=True, kw_only=True):
 class Proof(Value, frozen=True, kw_only=True):
     """Check of one strategy in a reproduction.
 
-    All ranks had equal parameters after `equal` of the `synchronisations`. `max_relative_error` is the largest distance
-    of a rank's final parameters from those of the same training in one process.
+    `equal` is the number of synchronisations after which all ranks had equal parameters, out of `synchronisations`.
+    `max_relative_error` is the largest relative distance of a rank's final parameters from those of the same training
+    in one process.
     """
 
     strategy: str

@@ -208,7 +208,10 @@ class Sharded(Bucketed, ShardedOptimizer):
         return gradient if gradient.dtype == shard.parameter.dtype else gradient.to(shard.parameter.dtype)
 
     def _copy_replaced_gradients(self) -> None:
-        """If the user's loop replaced gradients, copy them to the vectors that `step` reads. Record which are None."""
+        """If the user's loop replaced gradients, copy them to the vectors that `step` reads.
+
+        Also record which gradients are None.
+        """
         for index, parameter in enumerate(self._buckets.parameters):
             self._buckets.is_reached[index] = parameter.grad is not None
             own = self._buckets.results[index]

@@ -198,7 +198,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
     def _one_trip(self, vector: Tensor, legs: list[_Leg], step: int, sends: list[Work]) -> None:
         """Replace every chunk with the mean of the replicas up to this worker, and start to send it to rank + 1.
 
-        The sends are appended to `sends`. The last worker of a chunk does not send it.
+        The sends are appended to `sends`. The worker where a chunk's trip ends does not send the chunk.
         """
         comm = self.worker.comm
         right, left = (comm.rank + 1) % comm.world_size, (comm.rank - 1) % comm.world_size
@@ -228,10 +228,10 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
                 sends.append(comm.isend(part, right, tag))
 
     def _spread_means(self, vector: Tensor, legs: list[_Leg], step: int, sends: list[Work]) -> None:
-        """Start to send each chunk's full mean from the worker where the chunk's trip ends to all other workers.
+        """Start to send each chunk's full mean directly to all other workers, and to receive the means of other chunks.
 
-        The means arrive during the next step. They are sent directly, because each hop of a ring would interrupt a
-        computing worker, and a ring would send as many bytes.
+        The last worker on a chunk's trip has the full mean and sends it. Passing it on round a ring would not save
+        bytes, and would interrupt the computation of every worker on the way. The means arrive during the next step.
         """
         comm = self.worker.comm
         tag = FULL_MEAN + step % TAGS
@@ -272,7 +272,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
 
     @staticmethod
     def _last(leg: _Leg, rank: int, world_size: int) -> int:
-        """Return the rank where a chunk's trip ends with the full mean. `leg` is worker `rank`'s task in it."""
+        """Return the rank where a chunk's trip ends with the full mean. `leg` is the task of `rank` in this trip."""
         return (rank - leg.position - 1) % world_size
 
 

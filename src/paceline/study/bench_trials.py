@@ -224,8 +224,9 @@ def trial_job(
 
     Return a list for each case. It has one dict for each implementation and one for a memory copy, with the times in
     seconds and `is_right`: whether a further, untimed execution was correct, or None without `check`. Every round times
-    each of them once, and each round starts with a different one, so that their order affects all alike. The comm of
-    `context` is used for barriers, so that timing starts after all workers have filled their input.
+    each implementation and the copy once, and starts one place later in their list than the round before, so that the
+    order affects all alike. The comm of `context` is used for barriers, so that timing starts after all workers have
+    filled their input.
     """
     opened = {name: context.connect(name) for name in comms}
     found = []

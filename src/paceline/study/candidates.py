@@ -152,7 +152,7 @@ def _variations(text: str, space: Space, tensors: Sequence[TensorSpec]) -> Itera
 
 
 def _text_with_codec(spec: StrategySpec) -> str:
-    """Return the strategy as text with its codec, even if that is fp32, because the recipe may set another codec."""
+    """Return the strategy as text with its codec, fp32 included. Without a codec, the recipe's codec would apply."""
     return f"{spec}+fp32" if spec.codec == "fp32" else str(spec)
 
 

@@ -104,7 +104,7 @@ def _names_in(study: Study) -> Iterator[str]:
 
 
 class _Header:
-    """Builder of a study's result: `result` fills in the fields that all studies share, and adds the study's own."""
+    """The fields of a study's result that all studies share. `result` adds the study's own fields."""
 
     def __init__(self, study: Study, stored: StudyResult | None = None) -> None:
         self._study, self._recipe = study, study.stored_recipe

@@ -27,14 +27,14 @@ CURVE_POINTS = 400
 
 @dataclass(frozen=True, kw_only=True)
 class RunAnalysis:
-    """Analysis of the files that a run's workers wrote, and the bytes sent between each pair of workers, if known."""
+    """Analysis of the workers' files (`files`), and bytes sent between each pair of processes, if known (`links`)."""
 
     files: Analysis = field(default_factory=Analysis)
     links: list[Link] | None = None
 
 
 def analyse_run(recipe: Recipe, workers: Sequence[WorkerReport], folder: Path | None) -> RunAnalysis:
-    """Analyse the files that the workers wrote, if there are any. Collect the bytes between workers from `workers`."""
+    """Analyse the workers' files, if any, and list the bytes sent between each pair of processes, if known."""
     analysis = Analysis()
     if folder is not None and (folder / "workers").is_dir():
         first, last = timed_steps(recipe, len(workers[0].iteration_s))

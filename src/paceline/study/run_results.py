@@ -117,7 +117,7 @@ def combine(repeats: Sequence[RunResult]) -> Row:
 def compare_rows(rows: Sequence[Row]) -> list[Row]:
     """Compare every row with the fastest strategy, with one worker, and with workers that never synchronise.
 
-    Ratios with the fastest strategy and with one worker are computed from the times in the table. Intervals and
+    Ratios to the fastest strategy and to one worker are computed from the times in the table. Intervals and
     verdicts come from paired repeats. The time of the slowest worker without synchronisation is a limit for
     strategies that synchronise in every step, because they wait for the slowest worker.
     """
@@ -264,7 +264,7 @@ def _merged_staleness(distributions: Sequence[dict[str, dict[str, int]] | None])
 
 
 def _epoch_times(workers: Sequence[WorkerReport]) -> tuple[float | None, float | None]:
-    """Return the slowest worker's mean seconds per epoch, and the same without the time to load data.
+    """Return the slowest worker's mean seconds per epoch, first with and then without the time to load data.
 
     The time to load data is that of the worker that loads for longest. Both results are None if no epoch was completed.
     """

@@ -28,7 +28,7 @@ def mode_of(row: Row) -> str:
 
 
 def reference_of(rows: Sequence[Row], mode: str) -> Row | None:
-    """Return the one-worker row with which the rows of a mode are compared, or None if it was not measured."""
+    """Return the one-worker row with which the rows of `mode` (strong or weak scaling) are compared, or None."""
     return next((row for row in rows if row.label == ONE_WORKER and mode_of(row) == mode), None)
 
 
@@ -66,7 +66,7 @@ def _point_key(row: Row) -> tuple[str, str, int]:
 def best_point(rows: Sequence[Row]) -> Row:
     """Return the row with the highest throughput among rows with several workers that synchronise.
 
-    If there is no such row, choose among all rows with several workers, and otherwise among all rows.
+    If there is no such row, choose among all rows with several workers, or else among all rows.
     """
     several = [row for row in rows if row.workers > 1]
     rivals = [row for row in several if row.guarantee != "NONE"] or several or rows

@@ -77,10 +77,10 @@ def train_job(
 ) -> WorkerReport:
     """Train, and return the measurements of this worker.
 
-    Unless `checkpoint` is empty, rank 0 saves the model, averaged over workers, to this file, and checkpoints of epochs
-    in the same folder. `folder` is the folder of the run; if it is empty, measurements are not written to files. If
-    `steps_per_block` is not 0, steps form blocks of this size, and only some blocks are recorded (see `is_measured` in
-    measure/observer.py), to measure the overhead of recording.
+    Unless `checkpoint` is empty, rank 0 saves the final model, averaged over workers, to this file. Rank 0 also saves
+    checkpoints of epochs in the same folder, if the recipe asks for them. `folder` is the folder of the run; if it is
+    empty, measurements are not written to files. If `steps_per_block` is not 0, steps form blocks of this size, and
+    only some blocks are recorded (see `is_measured` in measure/observer.py), to measure the overhead of recording.
     """
     started = time.perf_counter()
     trainer = make_trainer(context, recipe, strategy)

@@ -159,9 +159,9 @@ class Trainer:
         return self._evaluate(self.context.comm)
 
     def _is_evaluated_after(self, step: int) -> bool:
-        """Return whether to evaluate after a step: at the end of every `eval_every`-th epoch.
+        """Return whether to evaluate the model after this step: at the end of every `eval_every`-th epoch.
 
-        With a target accuracy, `eval_every` is 1 by default, and the last step is always evaluated.
+        With a target accuracy, `eval_every` is 1 by default, and the model is also evaluated after the last step.
         """
         has_target = self.target.accuracy is not None
         every = self.recipe.train.eval_every or int(has_target)

@@ -41,7 +41,7 @@ class Buffer:
 
 @dataclass(frozen=True, kw_only=True)
 class OnChipNetwork:
-    """Number of words per cycle that move between the buffer and the PEs, for each type of data."""
+    """Number of words per cycle that the network can move between the buffer and the PEs, for each type of data."""
 
     filter: int
     input: int

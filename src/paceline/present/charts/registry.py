@@ -39,7 +39,7 @@ class Rows:
 
 
 def make_sections(rows: Sequence[ShownRow]) -> list[PageSection]:
-    """Return the sections with charts of a page that compares rows."""
+    """Return the chart sections of a page that compares rows."""
     content = Rows(rows, shown_first(rows))
     return [make_section(id, title, content) for id, title in TITLES.items()]
 

@@ -24,8 +24,8 @@ def heading(quantity: PublishedColumn) -> str:
 def figure_text(value: FigureValue, unit: str) -> str:
     """Format a published or measured value for a column.
 
-    The value is a number, a list of numbers by rank, a text, or None (unknown). Numbers are written without their unit,
-    which is in the heading of the column. Only % follows the number.
+    The value is a number, a list of numbers by rank, a text, or None (unknown). The unit % follows the number. Other
+    units are left out, because they are in the heading of the column.
     """
     if isinstance(value, str):
         return value.removesuffix(f" {unit}") if unit == "s" else value

@@ -1,4 +1,4 @@
-"""Timeline chart of three steps: a lane per worker with its phases, communication and blocked time."""
+"""Timeline chart of three steps. A horizontal lane per worker shows phases, communication and blocked time."""
 
 from __future__ import annotations
 

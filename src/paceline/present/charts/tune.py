@@ -72,8 +72,8 @@ def _at(line: Sequence[tuple[int, float]], steps: int) -> str:
 def quality_lost(content: TunedRows) -> Iterator[Chart]:
     """Draw the lost accuracy (or the increase of test loss) of each candidate against its time per step.
 
-    All values are relative to the reference, an exact strategy. The values of a candidate are from its last rung with
-    the same criterion (test accuracy or test loss) as the last rung of the study.
+    All values are relative to the reference, an exact strategy. The last rung of the study judges candidates by test
+    accuracy or by test loss. The values of a candidate are from the last of its rungs with this criterion.
     """
     study, styles = content.study, content.styles
     if not study.rungs:

@@ -76,7 +76,7 @@ def _status(one: Listed) -> str:
 
 
 def diff_page(diff: Diff, recipes: Mapping[str, Json] | None = None) -> Page:
-    """Return a page that compares results A and B: times, accuracy, loss, bytes, recipe, machine.
+    """Return a page that compares results A and B in times, accuracy, loss, bytes, recipe and machine.
 
     `recipes` has the recipe values of A and of B, for cautions about injected faults and profiled steps.
     """
