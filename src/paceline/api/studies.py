@@ -279,7 +279,7 @@ class CallLauncher:
 
 
 def launcher_for(choice: LauncherChoice, hosts: str | Sequence[str] | None, cluster: ClusterConfig) -> Launcher:
-    """Return the launcher for one call. Raise UsageError unless it starts all workers from this process."""
+    """Return the launcher for one call. Raise UsageError if this process would not start all workers."""
     if isinstance(choice, Launcher):
         launcher = _ready(choice, hosts, cluster)
     else:

@@ -25,7 +25,7 @@ SEED_OFFSET = 0xDA7A
 def load_synthetic(config: DataConfig, seed: int) -> Data:
     """Generate the data `synthetic:SHAPExCLASSES`: float32 values of unit variance.
 
-    Classes alternate from sample to sample. The settings for augmentation and normalisation are ignored.
+    Sample i has class i modulo the number of classes. The settings for augmentation and normalisation are ignored.
     """
     shape, num_classes = parse(config.name)
     num_train = config.train_samples or DEFAULT_TRAIN_SAMPLES

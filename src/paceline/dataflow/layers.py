@@ -132,7 +132,7 @@ def alexnet(num_images: int) -> list[LayerShape]:
 
 
 def vgg16(num_images: int) -> list[LayerShape]:
-    """Return the thirteen convolutions of VGG-16 on 224 x 224 pixels, assuming no zeros."""
+    """Return the thirteen convolutions of VGG-16 on images of 224 x 224, assuming no zeros in inputs and outputs."""
     layers = []
     channels, side = 3, 224
     for group, (width, depth) in enumerate(((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)), start=1):

@@ -21,7 +21,7 @@ OPERATIONS = ("multiply", "add", "send", "sum")  # in their order within a cycle
 class Event:
     """One operation of one PE. Cycles are counted from 1.
 
-    An addition that takes 0 cycles happens at the end of its cycle.
+    An addition that takes no time (model `mac`) has the number of the cycle in which the product before it ends.
     """
 
     cycle: int

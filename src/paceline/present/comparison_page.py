@@ -213,7 +213,7 @@ def tiles(rows: Sequence[ShownRow]) -> list[Tile]:
 
 
 def _chart_sections(rows: Sequence[ShownRow]) -> list[PageSection]:
-    """Return the chart sections of every comparison, with a table of times in the section "speed"."""
+    """Return the chart sections that every comparison page has, with a table of times in the section "speed"."""
     from paceline.present.charts.registry import make_sections
 
     sections = make_sections(rows)

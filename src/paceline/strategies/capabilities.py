@@ -142,7 +142,7 @@ class WrappedModel(ScaledLoss):
 
 
 class GradientBuffers(ScaledLoss):
-    """A strategy that provides the memory to which backward writes gradients (in Paceline's own loop)."""
+    """A strategy that, in Paceline's own loop, provides the memory to which backward writes gradients."""
 
     @abstractmethod
     def zero_grad(self) -> None:

@@ -93,5 +93,5 @@ def _bandwidth(op: str, results: Sequence[CollectiveResult], series: Mapping[tup
 
 
 def colours_of(series: Mapping[tuple[str, str], str]) -> list[str]:
-    """Return the colours of all lines in the order of `series`, and then the colour of the memory copy."""
+    """Return the colours of all lines in the order of `series`, and then that of the reference line (a memory copy)."""
     return [PALETTE[index % len(PALETTE)] for index in range(len(series))] + [REFERENCES["none"]]

@@ -52,7 +52,7 @@ def _train(key: str, repeats: Repeats, inputs: FigureInputs) -> float | None:  #
 
 
 def steps_per_epoch(key: str, inputs: FigureInputs) -> int:
-    """Return how many steps with the row's batch size make one epoch of the published experiment."""
+    """Return how many steps make one epoch of the published experiment, with the batch size of row `key`."""
     return -(-inputs.experiment.epoch_samples // inputs.batch_sizes[key])
 
 
