@@ -52,7 +52,7 @@ class Traffic:
         return Traffic(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Traffic)))
 
     def since(self, before: Traffic) -> Traffic:
-        """Return the increase of each count since the reading `before`, except `unsent_bytes`, which keeps its value."""
+        """Return the increase of each count since the reading `before`, except `unsent_bytes`, which is not changed."""
         return Traffic(
             self.sent_bytes - before.sent_bytes,
             self.received_bytes - before.received_bytes,

@@ -46,7 +46,7 @@ class Reading:
         return self.node.args[0] if self.node.args else self.node.kwargs.get("input")
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
-        """Return an argument of a call, by position or name. If the node calls a module, return its attribute `name`."""
+        """Return an argument of a call, by position or name. If the node calls a module, it is the attribute `name`."""
         if self.module is not None:
             return getattr(self.module, name, default)
         if len(self.node.args) > position:
