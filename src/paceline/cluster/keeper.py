@@ -104,7 +104,10 @@ def take_down(layout: ClusterLayout) -> None:
 
 
 def _wait(parent: int, signalled: int) -> None:
-    """Wait for a signal. If there is a parent, stop waiting also when it ends or closes this process's stdin."""
+    """Wait until a signal arrives, which makes the file descriptor `signalled` readable.
+
+    If `parent` is not 0, return also when the process with this id ends or closes its end of this process's stdin.
+    """
     watched = [signalled]
     if parent:
         try:

@@ -272,10 +272,11 @@ def make_operands(
 
 
 def _with_axes(matrix: Matrix, option: str, first: tuple[str, int | None], second: tuple[str, int | None]) -> Matrix:
-    """Return a matrix with four axes.
+    """Return the matrix reshaped to four axes.
 
-    `first` and `second` give the name and the requested size (or None) of the first two axes. The rows of a matrix with
-    two axes are divided among these axes. In other matrices, these axes must have the requested sizes.
+    `first` and `second` are the names of axes 0 and 1 of the result, each with its requested size or None. A matrix
+    with two axes is cut along its rows into equal blocks, one for each index of axes 0 and 1 (None counts as size 1).
+    A matrix with three axes gets an axis 0 of size 1. Raises UsageError if a requested size does not fit.
     """
     for name, count in (first, second):
         if count is not None and count < 1:

@@ -87,9 +87,9 @@ class ProcessHost(ABC):
         return ""
 
     def hint(self, index: int, code: int) -> str:
-        """Return the end of the error message about a dead process; by default "".
+        """Return text to append to the error message about a dead process. The default is an empty string.
 
-        It contains the location of the process and, if known, the likely cause of the exit code `code`.
+        Subclasses return the location of the process and, if known, the likely cause of the exit code `code`.
         """
         del index, code
         return ""

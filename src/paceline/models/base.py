@@ -10,7 +10,10 @@ from paceline.errors import UsageError
 
 
 class ImageModel(nn.Module):
-    """A built-in image classifier. Its constructor raises UsageError for images of an unsupported shape."""
+    """A built-in image classifier.
+
+    Its constructor raises UsageError for images of an unsupported shape and for data without classes.
+    """
 
     name: ClassVar[str] = ""
     min_side: ClassVar[int] = 1  # smallest supported height and width of images in pixels

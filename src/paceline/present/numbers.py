@@ -65,7 +65,7 @@ def duration(value_s: float) -> str:
 
 
 def time_interval(bounds: Sequence[float] | None) -> str:
-    """Format an interval of seconds as milliseconds for a column. A bound below zero becomes zero."""
+    """Format an interval of seconds as milliseconds for a column. A lower bound below zero becomes zero."""
     return DASH if not bounds else f"{milliseconds(max(bounds[0], 0.0))} to {milliseconds(bounds[1])}"
 
 

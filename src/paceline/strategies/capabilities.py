@@ -63,7 +63,7 @@ class Asynchronous(ABC):
     @property
     @abstractmethod
     def staleness_updates(self) -> Sequence[int]:
-        """Return the staleness of each gradient that this worker has sent, in updates, in the order of sending."""
+        """Return the staleness in updates of each applied gradient of this worker, one value per server and step."""
 
     @abstractmethod
     def ask_all_to_stop(self) -> None:

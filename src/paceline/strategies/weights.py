@@ -99,7 +99,7 @@ class Outbox:
 
 
 def new_vector(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """Return an uninitialised vector that has room for all parameters, and a data type that can represent them."""
+    """Return an uninitialised vector with room for all parameters, in a data type that can represent them all."""
     dtype = reduce(torch.promote_types, [parameter.dtype for parameter in parameters])
     return parameters[0].new_empty(sum(parameter.numel() for parameter in parameters), dtype=dtype)
 

@@ -59,7 +59,10 @@ class Prediction:
 
     @property
     def server_bytes(self) -> int:
-        """Memory of a parameter server: that of a worker without activations and buffers, plus a received gradient."""
+        """Memory of a parameter server in bytes.
+
+        A server holds the same as a worker, except activations and the strategy's buffers, plus one received gradient.
+        """
         model = self.parameters_bytes + 2 * self.gradients_bytes + self.optimizer_bytes
         return self.process_bytes + self.data_bytes + model
 

@@ -152,10 +152,10 @@ def footprint_job(context: Context, recipe: Recipe, optimizers: list[OptimizerCo
 def _lines(
     model: nn.Module, data: Data, arithmetic: Arithmetic, objective: Objective
 ) -> tuple[Line, dict[str, list[Change]]]:
-    """Train on two small batches and extrapolate their memory to any number of samples.
+    """Measure memory of training and evaluation with two batch sizes, and extrapolate it to any number of samples.
 
-    Returns the bytes of a batch as a linear function of its number of samples, and the allocations of the phases
-    `load` (of a batch), `step` (forward and backward) and `evaluation`.
+    Returns the bytes of a loaded batch, and the allocations in each of the phases `load` (of a batch), `step` (forward
+    and backward) and `evaluation`. All sizes are linear functions of the number of samples.
     """
     batch: list[Any] = []
 
