@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-import paceline
+import paceline.strategies
 from helpers import build
 from paceline.codecs import TensorSpec, build_codec
 from paceline.comm import Operation
@@ -186,3 +188,20 @@ def test_strategies_declare_what_tune_tries_and_varies() -> None:
     }
     for name, options in varied.items():
         assert set(options) <= set(strategies.classes[name].option_fields())
+
+
+def test_the_table_of_capabilities_names_each_and_what_it_requires() -> None:
+    page = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| .* \| (.*) \|$", page, re.MULTILINE))
+    defined = [
+        cls
+        for cls in vars(capabilities).values()
+        if inspect.isclass(cls) and cls.__module__ == capabilities.__name__ and not issubclass(cls, enum.Enum)
+    ]
+    assert set(rows) == {cls.__name__ for cls in defined} - {"ScaledLoss"}  # a part of two other capabilities
+    for name, requirement in rows.items():
+        required = getattr(getattr(paceline.strategies, name), "__abstractmethods__", frozenset())
+        if required:
+            assert set(re.findall(r"`(\w+)`", requirement)) == required, name
+        else:
+            assert requirement.startswith("nothing"), name
