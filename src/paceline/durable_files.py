@@ -41,7 +41,7 @@ def durable_file(target: Path) -> Iterator[BinaryIO]:
 
 
 def write_durably(target: Path, content: bytes) -> None:
-    """Replace the content of a file."""
+    """Write `content` to the file `target`. After a crash, the file has its old or its new content, never a part."""
     with durable_file(target) as file:
         file.write(content)
 

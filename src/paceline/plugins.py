@@ -30,7 +30,7 @@ def is_reference(text: str) -> bool:
 
 
 def digests_of_files(texts: Iterable[str]) -> dict[str, str]:
-    """Return, by path, the SHA-256 of each file that `texts` refer to in the form `file.py:name`.
+    """Return a dict from path to SHA-256, for the files that `texts` refer to in the form `file.py:name`.
 
     Missing files are left out.
     """
@@ -40,7 +40,10 @@ def digests_of_files(texts: Iterable[str]) -> dict[str, str]:
 
 
 def load_reference(text: str, kind: str) -> Any:
-    """Import the object that `file.py:name` or `package.module:name` refers to."""
+    """Import the object that `file.py:name` or `package.module:name` refers to.
+
+    `kind` describes the object in error messages, such as `model`.
+    """
     module_name, _, attribute = text.partition(":")
     module = _load_file(module_name, kind) if module_name.endswith(".py") else _load_module(module_name, kind)
     try:
@@ -85,9 +88,10 @@ def split_words(kind: str, text: str) -> tuple[str, tuple[tuple[str, str], ...]]
 
 
 def convert_options(kind: str, name: str, cls: type, known: Iterable[str], pairs: Sequence[tuple[str, str]]) -> Options:
-    """Convert option values from text to the types of the fields of `cls`, the class called `name`.
+    """Convert options, given as pairs (option, text), from text to the types of the fields of `cls`.
 
-    Raises UsageError if an option is not in `known` or its value has the wrong type.
+    `kind` and `name` describe the class in error messages. Raises UsageError if an option is not in `known`, or if its
+    text cannot be converted.
     """
     known, hints = list(known), typing.get_type_hints(cls)
     values: Options = {}
@@ -150,10 +154,10 @@ def _load_module(name: str, kind: str) -> ModuleType:
 
 
 class Registry(Generic[T]):
-    """Registry of the concrete subclasses of a base class, by name. It finds them in the modules of one package."""
+    """Registry, by name, of the concrete subclasses of a base class that are defined in the modules of one package."""
 
     def __init__(self, kind: str, package: str, base: type[T], *, other_names: tuple[str, ...] = ()) -> None:
-        """Set where to look for classes. Error messages also list `other_names`, which `get` itself does not accept."""
+        """Set the package to search and the base class. Errors also list `other_names`, which `get` does not accept."""
         self.kind = kind
         self._other_names = other_names
         self._package = package

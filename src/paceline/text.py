@@ -36,7 +36,10 @@ def shortened(text: str) -> str:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Wrap text between words into a list of lines, but never between a number and its percent sign."""
+    """Wrap text into lines of at most `width` characters. A word that is longer is not split.
+
+    Lines never break between a number and its percent sign.
+    """
     tied = re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", text)
     lines = textwrap.wrap(tied, width, break_long_words=False, break_on_hyphens=False) or [""]
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]

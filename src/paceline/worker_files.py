@@ -12,7 +12,7 @@ from paceline.errors import RunError, UsageError
 
 Line = dict[str, Any]  # the value of `kind` determines the other keys
 
-MOST_LINE_BYTES = 16 * 2**20  # workers write lines of some kilobytes; a longer one is from another program
+MOST_LINE_BYTES = 16 * 2**20  # workers write lines of some kilobytes; a longer line is from another program
 _DECODE = json.JSONDecoder().raw_decode  # a fifth faster than json.loads
 _WHOLE, _NUMBER, _TEXT = (int,), (int, float), (str,)
 _SPAN = {"step": _WHOLE, "begin_s": _NUMBER, "end_s": _NUMBER}
@@ -41,7 +41,7 @@ def _rank_of(file: Path) -> int | None:
 
 
 def worker_lines(file: Path) -> Iterator[Line]:
-    """Yield every line of a worker's file as a dict with its `kind`.
+    """Yield every line of a worker's file as a dict that has at least the key `kind`.
 
     An unreadable last line without a line break is skipped, because the worker was killed while writing it. Raises
     UsageError if another line is damaged or the file cannot be read.
@@ -80,7 +80,7 @@ def _parsed(data: bytes) -> Line:
 
 
 def path_in_run(folder: Path, name: str, *, rank: int) -> Path:
-    """Return the path of a file that a worker sent; raise RunError if it is outside the run's folder."""
+    """Return the path in a run's folder of the file `name` that a worker sent; raise RunError if outside."""
     inner = PurePosixPath(name)
     if inner.is_absolute() or ".." in inner.parts:
         raise RunError(f"worker {rank} sent the file {name!r}, which is outside the run's folder")

@@ -44,7 +44,7 @@ class MetricsListener(StudyListener):
 
 @contextmanager
 def serve_metrics(port: int, host: str, console: Console, forward_to: StudyListener) -> Iterator[StudyListener]:
-    """Serve metrics while the block runs.
+    """Serve metrics while the `with` block runs.
 
     Yields a listener that updates the metrics and forwards every callback to `forward_to`.
     """

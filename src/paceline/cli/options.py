@@ -47,7 +47,7 @@ RecipeArgument = Annotated[
     typer.Argument(help="Name of a built-in recipe, or a TOML file; options override its values.", metavar="[RECIPE]"),
 ]
 Out = Annotated[Path, typer.Option("--out", help="Folder for results.")]
-# For commands that also have --output, which is easily confused with --out. --out is the older name of --runs.
+# For commands that also have --output, which is easily confused with --out. The older name of --runs is --out.
 Runs = Annotated[Path, typer.Option("--runs", "--out", help="Folder of stored runs and studies.")]
 Json = Annotated[
     str, typer.Option("--json", help="Write the result as JSON to a file; - is standard output.", metavar="FILE")
@@ -237,7 +237,7 @@ def keyword_parameter(name: str, annotation: Any, default: Any = inspect.Paramet
 
 
 def with_signature(wrapper: Callable[..., None], parameters: list[inspect.Parameter]) -> Callable[..., None]:
-    """Return the wrapper with these parameters as its signature. Typer makes the options from the signature."""
+    """Return the wrapper with `parameters` as its signature. Typer makes the options from the signature."""
     parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

@@ -77,7 +77,7 @@ def write_json(value: Any, target: str) -> None:
 
 
 def show_study(console: Console, result: StudyResult, folder: Path, *, with_report: bool) -> None:
-    """Print the result of a study that just ran. If `with_report` is set, write an HTML report into its folder."""
+    """Print the result of a study that just ran. If `with_report`, write an HTML report into `folder`."""
     from paceline.present import page_in_memory  # imports torch, which would slow down `--help`
 
     page = page_in_memory(result, folder)

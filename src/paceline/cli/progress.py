@@ -23,11 +23,14 @@ from paceline.train.context import Event
 LINE_EVERY_S = 10.0  # shortest time between two plain lines
 DRAW_HZ = 4  # low, because drawing takes processor time from the workers
 MOST_WORKER_LINES = 8
-_LABEL = Column(max_width=30, no_wrap=True, overflow="ellipsis")  # so that all columns fit a terminal 100 wide
+_LABEL = Column(max_width=30, no_wrap=True, overflow="ellipsis")  # all columns fit a terminal of 100 characters
 
 
 class StudyProgress(StudyListener):
-    """Shows the progress of a study, with new bars or lines for each stage (set of planned runs). A context manager."""
+    """Context manager that shows the progress of a study.
+
+    Each stage (set of planned runs) of the study gets new bars or lines.
+    """
 
     def __init__(
         self, console: Console, *, has_bar_per_entry: bool, on_stage: Callable[[Any], str] | None = None
@@ -177,7 +180,7 @@ class StrategyBars(StrategyProgress):
             self._progress.stop_task(self._tasks[entry.label])
 
     def _update(self, entry: Entry, share: float, **fields: Any) -> None:
-        """Move a strategy's bar to the completed repeats plus `share`, the finished fraction of the current repeat."""
+        """Move a strategy's bar to the number of finished repeats plus `share`, the finished part of this repeat."""
         self._progress.update(self._tasks[entry.label], completed=self._repeat + share, **fields)
 
 
@@ -215,7 +218,7 @@ class PlainLines(StrategyProgress):
 
 
 class RunsBar(StudyListener):
-    """One bar for all runs of a study, and a status line per worker. It is a context manager."""
+    """Context manager that shows one bar for all runs of a study, and a status line per worker."""
 
     def __init__(self, num_runs: int, repeats: int, console: Console) -> None:
         self._repeats = repeats
@@ -263,7 +266,7 @@ class RunsBar(StudyListener):
 
 
 class WorkerStatusLines:
-    """A status line for each worker, made from its latest event.
+    """Status lines of the workers. Each line is made from the worker's latest event.
 
     With more than eight workers, the eighth line summarises the rest.
     """

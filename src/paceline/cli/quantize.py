@@ -169,7 +169,7 @@ def quantize(
 
 @contextmanager
 def _stage_progress(console: Console) -> Iterator[StageListener]:
-    """Show a bar for the stage that is being evaluated, and print a line for each finished stage."""
+    """Yield a listener that shows a bar for the stage being evaluated, and prints a line for each finished stage."""
     from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -197,7 +197,7 @@ def register(app: typer.Typer) -> None:
 
 
 def make_tuning(recipe: Recipe, *, steps: int, strategy: str, workers: int | None, lr: float | None) -> FineTuning:
-    """Return the fine-tuning that the options ask for. Raise UsageError for mistakes in the options."""
+    """Return the settings of the fine-tuning that the options request. Raise UsageError if the options are invalid."""
     from paceline.cli.study_session import launcher_for, start_workers
     from paceline.launch.base import LaunchRequest
     from paceline.recipe import ClusterConfig

@@ -138,7 +138,7 @@ class StudySession:
         return f", {words}" if words else ""
 
     def launch(self, num_processes: int, cluster: ClusterConfig) -> AbstractContextManager[WorkerPool]:
-        """Return a pool of new worker processes, started with the selected launcher."""
+        """Return a context manager that starts worker processes with the selected launcher, and yields their pool."""
         return self.launcher(cluster).open(num_processes)
 
     @contextmanager
@@ -166,7 +166,7 @@ class StudySession:
         has_bar_per_entry: bool = False,
         on_stage: Callable[[Any], str] | None = None,
     ) -> StudyOutcome | None:
-        """Run a study and show its result. Return None if another process shows the result.
+        """Run a study, show its result, and return the outcome, or None if another process shows the result.
 
         `prepare` makes the study that the options ask for. With --resume, the stored study runs instead. In that case,
         the values that the user gave in `recipe` must equal the stored ones, except those of `own_keys`, which the

@@ -17,7 +17,7 @@ from paceline.cluster.layout import LABEL, ClusterLayout, Controller, NodeLayout
 
 CONTROLLERS = ("cpu", "memory")
 _NEEDED_IN_1 = {"cpu": "cpu.cfs_quota_us", "memory": "memory.limit_in_bytes"}
-PERIOD_US = 20_000  # of a CPU quota: much shorter costs precision, longer makes step times uneven
+PERIOD_US = 20_000  # of a CPU quota: a much shorter period costs precision, a longer one makes step times uneven
 LEAST_QUOTA_US = 1000  # the kernel's own limit
 MOST_WEIGHT = 10_000  # the kernel's own limit
 REMOVE_S = 5.0  # a cgroup cannot be removed before the kernel has reaped its processes
@@ -25,7 +25,7 @@ REMOVE_S = 5.0  # a cgroup cannot be removed before the kernel has reaped its pr
 
 @dataclass(frozen=True)
 class Mount:
-    """A mounted cgroup hierarchy: the cgroup at its root, and its mount point."""
+    """A mounted cgroup hierarchy: its version, the cgroup at its root, its mount point and its mount options."""
 
     version: int
     root: str
@@ -40,7 +40,7 @@ class Mount:
 
 
 def read_mounts(text: str) -> list[Mount]:
-    """Return the cgroup hierarchies listed in a `/proc/PID/mountinfo`."""
+    """Return the cgroup hierarchies listed in the text of a `/proc/PID/mountinfo`."""
     mounts = []
     for line in text.splitlines():
         before, _, after = line.partition(" - ")
@@ -93,9 +93,10 @@ def _in_version_1(name: str, mounts: list[Mount], own: dict[str, str]) -> Contro
 
 
 def _in_version_2(name: str, mounts: list[Mount], own: dict[str, str], shared: str) -> Controller | str:
-    """Find the nearest writable cgroup, from the cgroup of this process upwards, that delegates a controller.
+    """Find the nearest cgroup, from that of this process upwards, that is writable and delegates the controller `name`.
 
-    If `shared` is not empty, consider only this folder. Return the controller, or the reason why there is none.
+    Return the controller with the folder of this cgroup, or the reason why there is none. If `shared` is not empty,
+    consider only the folder `shared`.
     """
     mount = next((one for one in mounts if one.version == 2), None)
     if mount is None:
@@ -209,7 +210,7 @@ def weight_files(controller: Controller, layout: ClusterLayout) -> Iterator[tupl
 
 
 def limit_files(controller: Controller, node: NodeLayout) -> Iterator[tuple[str, str]]:
-    """Yield the names and contents of the files that limit a node, in the order in which to write them."""
+    """Yield the names and contents of the cgroup files that limit a node, in the order in which to write them."""
     if controller.name == "cpu" and node.cpus is not None:
         period_us = max(PERIOD_US, int(LEAST_QUOTA_US / node.cpus) + 1)
         quota_us = round(period_us * node.cpus)
@@ -259,7 +260,7 @@ def members(folder: Path) -> set[int]:
 
 
 def remove_group(top: Path) -> None:
-    """Remove a cgroup and the cgroups below it. Raise OSError if their processes do not end within `REMOVE_S`."""
+    """Remove a cgroup and the cgroups below it. Raise OSError if their processes do not end in `REMOVE_S` seconds."""
     deadline = time.monotonic() + REMOVE_S
     for folder in _groups_in(top):
         while True:

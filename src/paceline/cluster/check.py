@@ -1,4 +1,4 @@
-"""Measure an emulated cluster (bandwidth, latency, CPU, memory) inside its nodes; compare with the settings."""
+"""Measure bandwidth, latency, CPU and memory inside the nodes of an emulated cluster; compare with its settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paceline.results.commands import ClusterFigure
 
 TOLERANCE = 0.05  # relative, of bandwidth, CPU and memory
 LATENCY_TOLERANCE = 0.1  # relative
-LATENCY_SLACK_S = 0.0002  # that two busy network stacks may add
+LATENCY_SLACK_S = 0.0002  # latency that two busy network stacks may add
 ALL_PAIRS_UP_TO = 6  # in clusters of at most this many nodes, all pairs are measured
 ATTEMPTS = 3  # a busy machine only lowers a result, so a result that is too low is measured again
 PINGS = 100
@@ -31,7 +31,8 @@ def check_cluster(cluster: Cluster, *, seconds: float = 1.0, attempts: int = ATT
     """Measure links, CPU shares and memory limits of a cluster, and yield each result when it is complete.
 
     Measurements run one at a time so that they do not disturb each other. `seconds` is the duration of one measurement
-    of bandwidth or CPU. CPU and memory are measured only on nodes that have such a limit.
+    of bandwidth or CPU. Such a measurement is repeated if its result is too low, up to `attempts` times in all. CPU is
+    measured only on nodes with a CPU limit, and memory only on nodes with a memory limit.
     """
     pairs = measured_pairs(cluster)
     for source, target in pairs:
@@ -77,7 +78,7 @@ def measure_bandwidth(cluster: Cluster, source: int, target: int, seconds: float
 
 
 def measure_latency(cluster: Cluster, source: int, target: int) -> float:
-    """Return the one-way latency in seconds: half the median round trip of one byte."""
+    """Return the one-way latency between two nodes in seconds: half the median round trip of one byte."""
     with _listening(cluster, target) as (listener, port):
         words = ["ping", cluster.nodes[target].address, port, str(PINGS)]
         trips = json.loads(_measure(cluster, source, words, with_shares=False))

@@ -71,7 +71,7 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 
 
 def build(layout: ClusterLayout) -> None:
-    """Set the limits of the cgroups and create the network. Cgroups come first: they fail most often."""
+    """Set the cgroup limits of a cluster, then create its network. The limits are first: they fail most often."""
     limit_groups(layout)
     check_joining(layout)
     new_network(layout.entry)

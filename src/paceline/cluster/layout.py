@@ -17,7 +17,7 @@ MOST_NODES = 250  # all nodes have addresses in one /24 subnet
 
 DIRECT, USER = "direct", "user"  # namespaces created with our own privileges, or inside a user namespace
 
-SWITCH_FD = 99  # the keeper's file descriptor of the bridge's network namespace; the nodes' follow
+SWITCH_FD = 99  # the keeper's file descriptor of the bridge's network namespace; those of the nodes follow
 FIRST_NODE_FD = SWITCH_FD + 1
 
 
@@ -35,7 +35,7 @@ class NodeLayout:
 
 @dataclass(frozen=True)
 class Controller:
-    """A cgroup controller: its version, and the folder in which clusters create their cgroups."""
+    """A cgroup controller: its name, its cgroup version, and the folder in which clusters create their cgroups."""
 
     name: str
     version: int
@@ -43,7 +43,7 @@ class Controller:
 
 
 def group_folder(controller: Controller, name: str) -> Path:
-    """Return the cgroup folder of a cluster."""
+    """Return the folder of the cgroup that the cluster `name` has for a controller."""
     return Path(controller.folder, f"{LABEL}{name}")
 
 
@@ -57,7 +57,7 @@ class ClusterLayout:
     subnet: str = "10.77.0"
     entry: str = DIRECT
     controllers: tuple[Controller, ...] = ()
-    parent: int = 0  # process whose end ends the cluster; 0: none, it stays until `paceline cluster down`
+    parent: int = 0  # id of the process with which the cluster ends; 0: it stays until `paceline cluster down`
 
     @property
     def bridge(self) -> str:

@@ -98,7 +98,7 @@ def send(requests: Iterable[Request]) -> None:
 
 
 def _complete_tbf() -> None:
-    """Extend pyroute2's tbf requests, so that they can set rates above 34 Gbit/s and exact burst sizes, as for htb."""
+    """Extend pyroute2's tbf requests, so that they can set rates above 34 Gbit/s and exact burst sizes."""
     from pyroute2.netlink.rtnl.tcmsg import sched_tbf
 
     more = (("TCA_TBF_RATE64", "uint64"), ("TCA_TBF_PRATE64", "uint64"), ("TCA_TBF_BURST", "uint32"))
@@ -132,7 +132,7 @@ def bridge_requests(layout: ClusterLayout) -> list[Request]:
 
 
 def node_requests(layout: ClusterLayout, index: int) -> list[Request]:
-    """Return the requests that configure a node's network, to run in the node's namespace."""
+    """Return the requests that configure a node's network, to be sent in the node's namespace."""
     device = layout.interface(index)
     address = {"address": layout.address(index), "prefixlen": 24}
     return [_up("lo"), Request("addr", "add", device, address), _up(device)]
@@ -148,7 +148,7 @@ def _port(index: int) -> str:
 
 
 def sending_requests(layout: ClusterLayout, index: int) -> list[Request]:
-    """Return the requests that shape a node's outgoing traffic, to run in the node's namespace."""
+    """Return the requests that shape a node's outgoing traffic, to be sent in the node's namespace."""
     node, device = layout.nodes[index], layout.interface(index)
     requests: list[Request] = []
     parent: int | str = ROOT
@@ -164,7 +164,7 @@ def sending_requests(layout: ClusterLayout, index: int) -> list[Request]:
 
 
 def receiving_requests(layout: ClusterLayout, index: int) -> list[Request]:
-    """Return the requests that shape a node's incoming traffic, to run in the bridge's namespace."""
+    """Return the requests that shape a node's incoming traffic, to be sent in the bridge's namespace."""
     bits_per_s = layout.nodes[index].bits_per_s
     return [_tbf(_port(index), ROOT, bits_per_s)] if bits_per_s else []
 

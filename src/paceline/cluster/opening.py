@@ -1,6 +1,7 @@
 """Start an emulated cluster or find a running one by name.
 
-A cluster lives as long as a `with` block (`open_cluster`), or until `paceline cluster down` (`keep_cluster`).
+A cluster of `open_cluster` exists until the end of the `with` block. A cluster of `keep_cluster` exists until
+`paceline cluster down`.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from paceline.errors import RunError, UsageError, unknown
 from paceline.results.commands import ListedCluster
 
 KEEPER_MODULE = "paceline.cluster.keeper"
-GRACE_S = 1.0  # between SIGTERM and SIGKILL
+GRACE_S = 1.0  # seconds between SIGTERM and SIGKILL
 END_S = 10.0  # time limit for the processes inside a cluster to end
 DOWN_S = 20.0  # time limit for the keeper to end these processes and remove the cgroups
 
@@ -82,7 +82,7 @@ def describe(keeper: Keeper) -> ListedCluster:
 
 
 def processes_inside(name: str, *, excluding: int = 0) -> set[int]:
-    """Return the process ids in a cluster's networks and cgroups, except `excluding` and this process."""
+    """Return the ids of the processes in a cluster's networks and cgroups, except `excluding` and this process."""
     found = {pid for folder in labelled_groups().get(name, []) for pid in members(folder)}
     found |= {pid for pid, cluster in clusters_by_process().items() if cluster == name}
     return found - {excluding, os.getpid()}

@@ -28,7 +28,7 @@ SHAPERS = {
     "htb": NodeLayout(peers_bits_per_s={1: 1e9}),
     "netem": NodeLayout(latency_s=0.001),
 }
-SHAPED = {"tbf": "bandwidth", "htb": "links", "netem": "latency and loss"}  # settings that need each of them
+SHAPED = {"tbf": "bandwidth", "htb": "links", "netem": "latency and loss"}  # settings that need each discipline
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class ProbeResult:
 
 
 def examine() -> Host:
-    """Find out what this machine supports. Nothing that is created for this purpose remains."""
+    """Return what this machine supports for emulated clusters. Nothing that is created to find out remains."""
     cores = os.cpu_count() or 1
     if not sys.platform.startswith("linux"):
         return Host(no_network=f"network namespaces exist only on Linux, and this is {sys.platform}", num_cores=cores)
@@ -86,7 +86,7 @@ def _run_probe(entry: str) -> ProbeResult:
 
 
 def probe(entry: str) -> ProbeResult:
-    """Create links and try each queueing discipline in a new network namespace, and return which of them work.
+    """Create links and try each queueing discipline in a new network namespace, and return the disciplines that work.
 
     `entry` says how the namespace is created: `DIRECT` or `USER`. This process stays in the namespace.
     """

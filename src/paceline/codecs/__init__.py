@@ -1,4 +1,4 @@
-"""Codecs encode the tensors that workers exchange (fp16, int8, top-k, ...): one class each, found in this package."""
+"""Codecs, which encode the tensors that workers exchange (fp16, int8, top-k, ...). Each is a class of this package."""
 
 from paceline.codecs.base import Codec, Key, TensorSpec
 from paceline.plugins import Registry, convert_options, split_words

@@ -43,7 +43,7 @@ class Codec(ABC):
     """Base class of encodings of the tensors that workers sum.
 
     Lossless codecs leave the sum exact; lossy ones state an error bound. The dataclass fields of a codec are its
-    options. Each worker has its own codec object, which may store errors from step to step.
+    options. Each worker has its own codec object, which may store encoding errors from step to step.
     """
 
     name: ClassVar[str] = ""
@@ -56,13 +56,17 @@ class Codec(ABC):
         """Sum a contiguous tensor over workers in place.
 
         `sum_over_workers` sums a tensor as the strategy does, for example by a ring all-reduce. A codec whose encoded
-        tensors cannot be added communicates through `comm` instead of calling `sum_over_workers`.
+        tensors cannot be added communicates through `comm` instead of calling `sum_over_workers`. `key` identifies the
+        tensor in all steps.
         """
 
     def sum_together(
         self, tensors: Sequence[Tensor], sum_over_workers: SumFunction, comm: Comm, keys: Sequence[Key]
     ) -> None:
-        """Sum several tensors in place. This sends as many bytes as separate sums, but may use fewer messages."""
+        """Sum several tensors over workers in place.
+
+        As many bytes are sent as with one call of `sum` per tensor, but possibly in fewer messages.
+        """
         for tensor, key in zip(tensors, keys, strict=True):
             self.sum(tensor, sum_over_workers, comm, key)
 
@@ -114,7 +118,7 @@ class GatheredCodec(Codec):
 
     @abstractmethod
     def encode(self, tensor: Tensor, key: Key) -> Tensor:
-        """Return the message of a vector: a uint8 tensor of `message_bytes` elements. The vector may be changed."""
+        """Return an encoded vector: a uint8 tensor of `message_bytes` elements. The given vector may be changed."""
 
     @abstractmethod
     def add_decoded(self, total: Tensor, message: Tensor, comm: Comm) -> None:
@@ -146,16 +150,17 @@ class GatheredCodec(Codec):
 
 
 def pack(parts: Sequence[Tensor]) -> Tensor:
-    """Return the bytes of several vectors, concatenated."""
+    """Return the bytes of several vectors, concatenated to one uint8 vector."""
     return torch.cat([part.contiguous().view(torch.uint8) for part in parts])
 
 
 class ErrorFeedback:
     """Storage for encoding errors: the error of a tensor is added to the same tensor in the next step.
 
-    Before encoding, a worker multiplies its tensors by its share in the average, so stored errors are added without
-    scaling. Over any number of steps, the decoded sums plus the stored errors equal the sum of the inputs. A codec can
-    also store other tensors by name, such as PowerSGD's factor Q. Seide et al. 2014; Karimireddy et al. 2019.
+    A worker multiplies its tensors by its share in the average before they are encoded. Stored errors include this
+    factor, so they are added without scaling. Over any number of steps, the decoded sums plus the stored errors equal
+    the sum of the inputs. A codec can also store other tensors by name, such as PowerSGD's factor Q. Seide et al. 2014;
+    Karimireddy et al. 2019.
     """
 
     def __init__(self) -> None:
@@ -171,7 +176,10 @@ class ErrorFeedback:
         self.store("error", key, error)
 
     def get(self, name: str, key: Key, shape: tuple[int, ...], like: Tensor) -> Tensor | None:
-        """Return a stored tensor, converted to the data type and device of `like`; None if none has this shape."""
+        """Return the tensor stored as `name` for `key`, converted to the data type and device of `like`.
+
+        Return None if no tensor is stored, or if its shape is not `shape`.
+        """
         stored = self._tensors.get(f"{name}.{key}")
         return stored.to(like) if stored is not None and tuple(stored.shape) == tuple(shape) else None
 

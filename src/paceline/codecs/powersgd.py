@@ -134,7 +134,7 @@ class _Factors:
 
 
 def _sum_as_one(tensors: Sequence[Tensor], sum_over_workers: SumFunction) -> None:
-    """Sum several tensors as one vector, in place."""
+    """Sum several tensors over workers in place, concatenated to one vector."""
     if len(tensors) == 1:
         sum_over_workers(tensors[0])
     elif tensors:

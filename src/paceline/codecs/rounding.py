@@ -9,7 +9,7 @@ LARGEST = 127  # symmetric scales do not use -128, so that x and -x become oppos
 
 
 def symmetric_scale(largest: Tensor) -> Tensor:
-    """Return the scale that maps values from -largest to largest to integers from -127 to 127."""
+    """Return the scale with which the values between -largest and largest become integers between -127 and 127."""
     return largest / LARGEST
 
 

@@ -19,37 +19,40 @@ import torch
 from paceline.comm.base import CommError
 from paceline.comm.torch import TorchComm
 
-CLOSED = -1  # sent in place of a tag: this notice is the peer's last
+CLOSED = -1  # a notice with this value instead of a tag is the peer's last notice
 MAX_PENDING = 64  # with more notices in transit, `announce` waits for the oldest
 FOREVER = timedelta(days=365)
-CLOSE_S = 5.0  # time limit for the peers' last notices; after it the thread is left to end with the process
+CLOSE_S = 5.0  # limit of the wait for the peers' last notices; then the thread continues until the process ends
 
 
 class ArrivalListener:
-    """Receives, in a thread, the notices that peers on other nodes send, until these peers have closed their comm."""
+    """Receives, in a thread, the notices that peers on other nodes send before each message.
+
+    The thread ends when all these peers have closed their comm.
+    """
 
     def __init__(self, comm: TorchComm, peers: Sequence[int], wake: Callable[[], None]) -> None:
         self._comm, self._wake = comm, wake
         self._peers = list(peers)
         self._gloo: Any = comm._gloo
         self._arrived: list[tuple[int, int]] = []  # (peer, tag) of announced messages without a receive
-        self._claimed: Counter[tuple[int, int]] = Counter()  # receives posted before their notice arrived
+        self._claimed: Counter[tuple[int, int]] = Counter()  # receives that await a notice
         self._lock = threading.Lock()
         self._error = ""
-        self._sent: deque[Any] = deque()  # pending sends; they keep the tensors alive
+        self._sent: deque[Any] = deque()  # pending sends of notices, which keep the tensors alive
         self._limit = timedelta(seconds=comm._timeout_s)
         self._thread = threading.Thread(target=self._listen, daemon=True, name="paceline-listener")
         self._thread.start()
 
     def announce(self, peer: int, tag: int) -> None:
-        """Send a peer the notice that a message with this tag will follow."""
+        """Send `peer` a notice that a message with this tag will follow."""
         notice = torch.tensor([tag])
         self._sent.append(self._gloo.send([notice], peer, 0))
         if len(self._sent) > MAX_PENDING:
-            self._sent.popleft().wait(self._limit)  # usually complete: the peer's thread only receives notices
+            self._sent.popleft().wait(self._limit)  # usually complete already
 
     def claim(self, peer: int, tag: int) -> None:
-        """Reserve the peer's next message with this tag for a receive that names the peer."""
+        """Reserve the peer's next message with this tag for a receive that names the peer, not for `recv_any`."""
         with self._lock:
             if (peer, tag) in self._arrived:
                 self._arrived.remove((peer, tag))
@@ -59,7 +62,7 @@ class ArrivalListener:
     def has(self, tag: int) -> bool:
         """Return whether a peer has announced a message with this tag that no receive has claimed.
 
-        Raise CommError if there is none and notices can no longer be received.
+        Raise CommError if there is no such message and the thread that receives notices has failed.
         """
         with self._lock:
             if any(other == tag for _, other in self._arrived):
@@ -69,7 +72,10 @@ class ArrivalListener:
         return False
 
     def take(self, tag: int) -> int:
-        """Claim the first announced message with this tag and return its sender. Requires that `has` is True."""
+        """Claim the first announced message with this tag, and return its sender's rank.
+
+        Call this only if `has(tag)` returns True.
+        """
         with self._lock:
             index = next(index for index, (_, other) in enumerate(self._arrived) if other == tag)
             return self._arrived.pop(index)[0]
@@ -85,7 +91,7 @@ class ArrivalListener:
         self._comm.close()
 
     def _add(self, peer: int, tag: int) -> None:
-        """Record that a peer has announced a message, unless a receive with this peer and tag was posted before."""
+        """Store the message that a peer has announced, unless an earlier receive from this peer has claimed it."""
         with self._lock:
             if self._claimed[peer, tag] > 1:
                 self._claimed[peer, tag] -= 1

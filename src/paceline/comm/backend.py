@@ -1,4 +1,4 @@
-"""The torch.distributed backend `paceline`: stock DDP and a user's own collectives run on shared memory.
+"""The torch.distributed backend `paceline`, which runs DDP and other collectives in shared memory where possible.
 
 The backend is registered as soon as both torch and paceline are imported, in either order. So that registration takes
 little time, this module imports other modules of paceline only when a group is created.
@@ -24,7 +24,7 @@ def register() -> None:
 
 
 def _create(options: Any, backend_options: Any) -> Any:
-    """Create a process group: on shared memory if some workers share a host, else on gloo.
+    """Create a process group that uses shared memory if at least two workers share a host, else gloo.
 
     Gloo is also used if a worker cannot use shared memory or a host has more than MAX_WORKERS workers.
     """
@@ -50,7 +50,7 @@ def _connect(store: Any, rank: int, world_size: int, timeout_s: float, ranks: Se
 
     if world_size == 1:
         return None
-    # A worker that cannot share memory publishes an empty host; then all workers use gloo.
+    # A worker that cannot share memory publishes an empty host name; then all workers use gloo.
     store.set(f"host/{rank}", "" if ShmComm.unavailable() else host_identity())
     hosts = [store.get(f"host/{peer}").decode() for peer in range(world_size)]
     most_per_host = max(hosts.count(host) for host in hosts)

@@ -1,9 +1,9 @@
 """The interface of communication backends ("comms"). Its methods also count everything that a strategy sends.
 
 A comm must implement point-to-point messages. It inherits collectives built from messages (collectives.py) and
-overrides those that it can do faster. A strategy predicts its operations, such as an all-reduce of a tensor; the comm
-converts operations to the bytes that it transfers. The medium of an operation says what carries these bytes: "network"
-(sockets, nccl) or "memory" (shared by the workers of one host).
+overrides the collectives that it can do faster. A strategy predicts its operations, such as an all-reduce of a tensor;
+the comm converts the operations to numbers of transferred bytes. The medium of an operation says what carries these
+bytes: "network" (sockets, nccl) or "memory" (shared by the workers of one host).
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _NOT_RECORDED = nullcontext()
 
 
 class CommError(RunError):
-    """Raised if a peer does not answer within the time limit or has ended; the cause is usually in that worker."""
+    """Raised if a peer has ended or does not answer within the time limit; the cause is usually in the peer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommConfig:
-    """Arguments for connecting a worker to its peers: its rank, its node and the rendezvous store."""
+    """Arguments for connecting a worker to its peers, such as the worker's rank and the rendezvous store."""
 
     rank: int
     world_size: int
     store: Any
-    node: str = "0"  # the worker's host: workers with the same value share one
+    node: str = "0"  # name of the worker's host, equal for all workers of one host
     local_rank: int = 0
     timeout_s: float = 60.0
     address: str = ""  # the local address that peers reach this worker at; empty lets the comm find one
@@ -46,7 +46,7 @@ class CommConfig:
 class Comm(MessageCollectives):
     """One worker's connection to its peers. Tensors must be contiguous.
 
-    Sums are bit-identical on all workers that receive them.
+    The sum of a collective is bit-identical on all workers that receive the sum.
     """
 
     name: ClassVar[str] = ""
@@ -56,12 +56,12 @@ class Comm(MessageCollectives):
 
     @classmethod
     def unavailable(cls) -> str:
-        """Return why this comm cannot be used on this machine; empty if it can."""
+        """Return the reason why this comm cannot be used on this machine, or an empty string if it can be used."""
         return ""
 
     @classmethod
     def connect(cls, config: CommConfig) -> Comm:
-        """Connect this worker to its peers. All workers must call it, at most `config.timeout_s` apart."""
+        """Connect this worker to its peers. All workers must call this within `config.timeout_s` of each other."""
         raise NotImplementedError(f"comm {cls.name} does not connect processes ({config})")
 
     def __init__(self, rank: int, world_size: int) -> None:
@@ -72,7 +72,7 @@ class Comm(MessageCollectives):
         self._numbers = OperationNumbers()
         self._is_counting = True
 
-    # Point to point. Messages between two workers with the same tag arrive in the order in which they were sent.
+    # Point to point. Messages with the same tag between two workers arrive in the order in which they were sent.
 
     def isend(self, tensor: Tensor, peer: int, tag: int = 0) -> Work:
         span = self._begin("send", tensor, peer, tag)
@@ -89,7 +89,7 @@ class Comm(MessageCollectives):
         self.irecv(tensor, peer, tag).wait()
 
     def recv_any(self, tensor: Tensor, tag: int = 0) -> int:
-        """Receive a message with this tag from any peer; return the peer's rank."""
+        """Receive a message with this tag from any peer into `tensor`, and return the peer's rank."""
         begin = perf_counter()
         peer = self._recv_any(tensor, tag)
         span = self._begin("recv", tensor, peer, tag)
@@ -101,19 +101,23 @@ class Comm(MessageCollectives):
     # Collectives. Every worker calls them in the same order.
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """Sum a tensor over workers, in place."""
+        """Sum a tensor over all workers, in place."""
         with self._recorded("all_reduce", tensor):
             self._all_reduce(tensor)
 
     def iall_reduce(self, tensor: Tensor) -> Work:
-        """Start an all-reduce (a sum). Do not read or write the tensor before the returned work's `wait()` returns."""
+        """Start to sum a tensor over all workers, in place, and return the work to wait for.
+
+        Do not read or write the tensor before the work's `wait` returns.
+        """
         span = self._begin("all_reduce", tensor)
         return self._observed(self._iall_reduce(tensor), span)
 
     def ireduce_scatter(self, output: Tensor, tensor: Tensor) -> Work:
-        """Start a reduce-scatter: the sum is divided into equal slices, one per worker; `output` receives slice `rank`.
+        """Start to sum `tensor` over all workers, and to store this worker's slice of the sum in `output`.
 
-        `output` may be a view of slice `rank` of `tensor`.
+        The sum has one slice of equal size per worker, in order of rank. `output` may be a view of this worker's slice
+        of `tensor`.
         """
         assert output.numel() * self.world_size == tensor.numel(), "parts of a reduce-scatter are equal"
         span = self._begin("reduce_scatter", tensor)
@@ -128,12 +132,15 @@ class Comm(MessageCollectives):
             self._broadcast(tensor, root)
 
     def gather(self, tensor: Tensor, root: int = 0) -> list[Tensor]:
-        """Return all workers' tensors in order of rank on the root; return an empty list on other workers."""
+        """On the root, return all workers' tensors in order of rank. On other workers, return an empty list."""
         with self._recorded("gather", tensor, root):
             return self._gather(tensor, root)
 
     def scatter(self, tensor: Tensor, pieces: list[Tensor], root: int = 0) -> None:
-        """Copy element `rank` of the root's list `pieces` to each worker's tensor; other workers pass an empty list."""
+        """Copy one element of the root's list `pieces` to each worker's `tensor`: element i to rank i.
+
+        Workers other than the root pass an empty list.
+        """
         with self._recorded("scatter", tensor, root):
             self._scatter(tensor, pieces, root)
 
@@ -143,7 +150,7 @@ class Comm(MessageCollectives):
             return self._all_gather(tensor)
 
     def barrier(self) -> None:
-        """Wait until all workers have called this. The listener records barriers, but they do not count as traffic."""
+        """Wait until all workers have called this method. Barriers are reported to the listener but not counted."""
         with (self._open("barrier", 0) if self._is_counting else None) or _NOT_RECORDED:
             self._barrier()
 
@@ -159,25 +166,25 @@ class Comm(MessageCollectives):
             launched, self.launched = self.launched, []
             settle(launched, end)
 
-    # Memory that the comm can reduce or share without a copy. Every worker must allocate in the same order.
+    # Memory that the comm can reduce or share without a copy. Every worker must call these methods in the same order.
 
     def reduction(self, numel: int, dtype: torch.dtype, device: torch.device, *, shared: bool = False) -> Reduction:
-        """Allocate a vector of zeros that is summed over workers repeatedly.
+        """Allocate a vector of `numel` zeros that workers can sum repeatedly, and return it as a Reduction.
 
-        With `shared`, the comm may place the sum in memory that all workers use, so no worker may write to it.
+        With `shared`, the comm may place the sum in memory that all workers use. No worker may then write to the sum.
         """
         del shared
         return Reduction(self, torch.zeros(numel, dtype=dtype, device=device))
 
     def shared_vector(self, numel: int, dtype: torch.dtype, device: torch.device) -> SharedVector:
-        """Allocate a vector of zeros. Each worker writes its own slices of it and reads all slices."""
+        """Allocate a vector of `numel` zeros. Each worker writes its own slices of the vector and reads all slices."""
         return SharedVector(self, torch.zeros(numel, dtype=dtype, device=device))
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
-        """Return a context in which operations are neither counted nor recorded.
+        """Return a context manager. Operations in its `with` block are neither counted nor recorded.
 
-        It is used for traffic that is not part of a strategy: initial weights, evaluation and statistics.
+        Use it for traffic that is not part of a strategy: initial weights, evaluation and statistics.
         """
         before, self._is_counting = self._is_counting, False
         try:
@@ -203,7 +210,8 @@ class Comm(MessageCollectives):
     def wire_factors(cls, op: str, peer: int | None, rank: int, world_size: int) -> tuple[float, float]:
         """Return how many bytes one worker sends and receives in an operation, per byte of the tensor.
 
-        The factors here are those of the default collectives (collectives.py).
+        `peer` is the other end of a message, or the root of a collective. By default, the factors are those of the
+        default collectives (collectives.py).
         """
         others = world_size - 1
         is_root = rank == (peer or 0)
@@ -221,7 +229,7 @@ class Comm(MessageCollectives):
 
     @classmethod
     def sent_to(cls, op: str, peer: int | None, rank: int, world_size: int) -> dict[int, float]:
-        """Return how many bytes a worker sends to each rank in one operation, per byte of the tensor."""
+        """Return for each receiving rank how many bytes a worker sends to it, per byte of the operation's tensor."""
         sent, _ = cls.wire_factors(op, peer, rank, world_size)
         root = peer or 0
         if op == "send" or (op in ("gather", "all_reduce") and rank != root):
@@ -230,7 +238,7 @@ class Comm(MessageCollectives):
 
     @staticmethod
     def spread_evenly(sent: float, rank: int, world_size: int) -> dict[int, float]:
-        """Return `sent` divided equally among the other ranks; empty if `sent` is 0."""
+        """Return an equal share of `sent` for every rank except `rank`, or an empty dict if `sent` is 0."""
         return {other: sent / (world_size - 1) for other in range(world_size) if other != rank} if sent else {}
 
     def process_group(self) -> Any:
@@ -244,14 +252,14 @@ class Comm(MessageCollectives):
         """Close connections; the comm cannot be used afterwards."""
 
     def _recorded(self, op: str, tensor: Tensor, root: int | None = None) -> AbstractContextManager[object]:
-        """Count an operation; return a context manager that reports its end to the listener, if there is one."""
+        """Count an operation, and return a context manager that reports the operation's end to the listener, if any."""
         return self._begin(op, tensor, root) or _NOT_RECORDED
 
     def _begin(self, op: str, tensor: Tensor, peer: int | None = None, tag: int = 0) -> OpenOperation | None:
         return self._begin_bytes(op, tensor.numel() * tensor.element_size(), peer, tag)
 
     def _begin_bytes(self, op: str, nbytes: int, peer: int | None = None, tag: int = 0) -> OpenOperation | None:
-        """Count an operation; return it as an OpenOperation if the listener records this step, else None.
+        """Count an operation, and return an OpenOperation if the listener records this step, else None.
 
         Inside `uncounted`, do nothing and return None.
         """
@@ -274,7 +282,10 @@ class Comm(MessageCollectives):
         return self.medium
 
     def _observed(self, work: Work, span: OpenOperation | None) -> Work:
-        """Return work that reports its completion to the listener; `work` itself if the operation is not recorded."""
+        """Return `work`, wrapped if necessary, so that its completion is reported to the listener.
+
+        `span` is the operation that the work belongs to, or None if the operation is not recorded.
+        """
         if span is None:
             return work
         if isinstance(work, CompletedWork):  # done during the call

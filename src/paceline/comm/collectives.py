@@ -1,6 +1,6 @@
-"""Defaults for communication backends: collectives that consist of messages, and vectors in private memory.
+"""Default methods of communication backends: collectives that consist of messages, and vectors in private memory.
 
-A communication backend (comm) overrides those that it can do faster.
+A communication backend (comm) overrides the methods for which it has a faster implementation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Work(Protocol):
 
 
 class CompletedWork:
-    """Work that was complete when it was started."""
+    """Work that was already complete when the call that started it returned."""
 
     def wait(self) -> None:
         return None
@@ -111,12 +111,12 @@ class MessageCollectives(ABC):
 
 @dataclass
 class _SumOfParts:
-    """A reduce-scatter in progress: `wait` adds the slices from all workers, in order of rank."""
+    """A reduce-scatter in progress: `wait` adds all workers' contributions to this worker's slice, in order of rank."""
 
     comm: MessageCollectives
     output: Tensor
     own: Tensor  # this worker's contribution to its own slice
-    received: Tensor  # one row per worker
+    received: Tensor  # one row per worker: the worker's contribution to this worker's slice
     works: list[Work]
 
     def wait(self) -> None:
@@ -135,8 +135,8 @@ def wait_all(works: Sequence[Work]) -> None:
 class Reduction:
     """A vector, such as a model's gradients, that workers sum in every step.
 
-    It is summed range by range, so that the first ranges are summed while backward computes the others. A range is a
-    contiguous slice `begin:end` of the vector, such as a gradient bucket.
+    The vector is summed range by range, so that the first ranges are summed while backward computes the other ranges. A
+    range is a contiguous slice `begin:end` of the vector, such as a gradient bucket.
     """
 
     def __init__(self, comm: Comm, own: Tensor) -> None:
@@ -145,16 +145,20 @@ class Reduction:
         self.result = own  # the sums; by default they replace the contribution
 
     def start(self, begin: int, end: int, fill: Callable[[], None] | None = None) -> Work:
-        """Start the sum of a range. Every worker must start the same ranges in the same order.
+        """Start to sum the range `begin:end` over all workers, and return the work to wait for.
 
-        `fill` writes this worker's contribution to `own` before the sum; it may be called in another thread.
+        Every worker must start the same ranges in the same order. `fill` writes this worker's contribution to `own`
+        before the sum; `fill` may be called in another thread.
         """
         if fill is not None:
             fill()
         return self.comm.iall_reduce(self.own[begin:end])
 
     def start_scatter(self, begin: int, end: int, fill: Callable[[], None] | None = None) -> Work:
-        """Start a reduce-scatter of a range: afterwards `result` holds the sum in this worker's `part` only."""
+        """Start a reduce-scatter of the range `begin:end`, and return the work to wait for.
+
+        Afterwards, only the slice of `result` that `part` returns holds the sum. For `fill`, see `start`.
+        """
         if fill is not None:
             fill()
         part = self.part(begin, end)
@@ -182,8 +186,8 @@ class SharedVector:
     def gather(self, ranges: Sequence[tuple[int, int]]) -> None:
         """All-gather each range `(begin, end)` of the vector.
 
-        A range is divided into equal slices, one per worker. Every worker has written slice `rank` and receives the
-        other slices.
+        A range is divided into equal slices, one per worker, in order of rank. Every worker has written its own slice
+        before the call, and receives the other slices.
         """
         for begin, end in ranges:
             size = (end - begin) // self.comm.world_size

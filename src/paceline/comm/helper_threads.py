@@ -1,7 +1,7 @@
 """Helper threads with which comm `shm` copies and adds tensors on free cores.
 
-Their jobs are torch operations, which release the interpreter lock; between jobs the threads wait in native code. A
-long tensor is divided into blocks, which several threads process in parallel.
+The threads' jobs are torch operations, which release the interpreter lock; between jobs the threads wait in native
+code. A long tensor is divided into blocks, which several threads process in parallel.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ def spare_cores(num_workers: int) -> int:
 
 
 class HelperThreads:
-    """A worker's helper threads: the ordered thread runs queued jobs, and the others process blocks of shared jobs."""
+    """A worker's helper threads: an ordered thread for queued jobs, and other threads for shared jobs.
+
+    The ordered thread runs queued jobs one after the other. The other threads process blocks of shared jobs in
+    parallel.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -42,7 +46,7 @@ class HelperThreads:
         self._jobs.put(job)
 
     def share(self, job: Job, count: int) -> None:
-        """Let up to `count` threads other than the ordered thread call `job`, the method `run` of a SharedJob."""
+        """Let up to `count` threads, but not the ordered thread, call `job`, the method `run` of a SharedJob."""
         for _ in range(min(count, self.size - 1)):
             self._shared_jobs.put(job)
 
@@ -57,8 +61,8 @@ class HelperThreads:
 class SharedJob(Generic[Block]):
     """A job divided into blocks. Every thread that calls `run` processes blocks until none is left.
 
-    The thread that completes the last block calls `when_done`, with the error of a block if one failed. If there are no
-    blocks, the constructor calls `when_done`.
+    The thread that completes the last block calls `when_done` with the error of a failed block, or with None if no
+    block failed. If there are no blocks, the constructor calls `when_done`.
     """
 
     def __init__(self, blocks: Sequence[Block], do: Callable[[Block], object], when_done: WhenDone) -> None:

@@ -2,7 +2,7 @@
 
 A node is a host. Its leader is the worker with the lowest rank. A collective has up to three stages: within every
 node, between leaders, and within every node again, so that only one worker per node uses the network. A message uses
-shared memory if both workers are on one node, and torch's gloo otherwise.
+shared memory if both workers are on the same node, and torch's gloo otherwise.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from paceline.comm.torch import CountedGroup, TorchComm, prefix_store
 
 
 class HierarchicalComm(Comm):
-    """Connects workers by shared memory within a node, and by gloo, whose all-reduce is a ring, between nodes."""
+    """Connects workers through shared memory within a node, and through gloo between nodes."""
 
     name: ClassVar[str] = "hierarchical"
 
@@ -53,7 +53,10 @@ class HierarchicalComm(Comm):
         address: str = "",
         names: Sequence[int] = (),
     ) -> None:
-        """Connect. `names`: the ranks to show in error messages, if this comm connects only some workers of a job."""
+        """Connect this worker to its peers.
+
+        `names` has the ranks to show in error messages, if this comm connects only some workers of a job.
+        """
         super().__init__(rank, world_size)
         self._names = names or range(world_size)
         self._store = store
@@ -65,7 +68,7 @@ class HierarchicalComm(Comm):
         ranks_by_name: dict[str, list[int]] = {}
         for peer in range(world_size):
             ranks_by_name.setdefault(store.get(f"hierarchical/node/{peer}").decode(), []).append(peer)
-        self._nodes = list(ranks_by_name.values())  # ranks of every node, in order of their leaders
+        self._nodes = list(ranks_by_name.values())  # ranks of every node; nodes in order of their leaders' ranks
         self._own_node = next(index for index, ranks in enumerate(self._nodes) if rank in ranks)
         self._node_of = {peer: index for index, ranks in enumerate(self._nodes) for peer in ranks}
         ranks_here = self._nodes[self._own_node]
@@ -169,10 +172,10 @@ class HierarchicalComm(Comm):
         self._spread(tensor)
 
     def _ireduce_scatter(self, output: Tensor, tensor: Tensor) -> Work:
-        """Reduce-scatter in three stages, all during the call.
+        """Run a reduce-scatter in three stages, and return completed work.
 
-        Workers sum within their node. Each leader sends every other leader the slices of the receiving leader's
-        workers, and adds the slices that it receives to its own. Then it scatters the sums to its workers.
+        First, the workers of each node sum `tensor`. Then each leader collects the slices for its node's workers from
+        all leaders, and adds them up. Finally, each leader scatters the sums to its node's workers.
         """
         if len(self._nodes) == 1:
             return self._local._ireduce_scatter(output, tensor)

@@ -1,7 +1,7 @@
 """Measure the times of a comm's operations, and report them to a listener, such as the recorder of `paceline.measure`.
 
 An operation lasts from its call until it is complete on this worker. Meanwhile the worker's own thread (which runs the
-training loop) can continue; it is blocked only while it waits or works inside the comm.
+training loop) can continue; the thread is blocked only while it waits for the comm or runs code of the comm.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LAUNCH_S = 20e-6  # a shorter call only started the operation
 
 
 class CommListener(Protocol):
-    """Interface of objects that receive completed operations, and the intervals in which operations block the worker.
+    """Interface of objects to which a comm reports completed operations, and intervals in which they block the worker.
 
     Times are those of `time.perf_counter`, in seconds. `number` is the index of an operation among the worker's
     collectives or, for a message, among the worker's messages with the same peer, tag and direction. An operation
@@ -49,7 +49,7 @@ class CommListener(Protocol):
 
 
 class OperationNumbers:
-    """Counters of one worker's operations; an operation gets the same number on all workers that take part in it."""
+    """Numbers one worker's operations, so that an operation has the same number on all workers that take part in it."""
 
     def __init__(self) -> None:
         self._collectives = 0
@@ -67,7 +67,10 @@ class OperationNumbers:
 
 
 class OpenOperation:
-    """An operation that has begun. When its `with` block ends without an exception, `end_here` is called."""
+    """An operation that has begun, with methods that report its times to the listener.
+
+    If the operation is used in a `with` statement, `end_here` is called when the block ends without an exception.
+    """
 
     __slots__ = ("begin", "listener", "medium", "nbytes", "number", "op", "peer", "step", "tag")
 
@@ -114,7 +117,7 @@ class BackgroundWork:
     completed: float | None = None  # time of completion; None if it is not known (yet)
 
     def watch(self) -> None:
-        """Start recording the time of completion; return at once. By default do nothing."""
+        """Arrange that `completed` is set when the work is complete, and return at once. By default do nothing."""
 
 
 class ObservedWork:
@@ -157,7 +160,10 @@ class LaunchedGroup:
         self.launched_at = perf_counter()
 
     def check(self) -> None:
-        """Set the time of completion to now if the work is complete. Groups below BACKGROUND_BYTES have no callback."""
+        """Set `completed` to the current time if the work is complete and `completed` is not set yet.
+
+        This is for groups of less than BACKGROUND_BYTES, because they have no callback that sets `completed`.
+        """
         if self.completed is None and self.work.is_completed():
             self.completed = perf_counter()
 
@@ -169,9 +175,10 @@ class LaunchedGroup:
 def settle(launched: list[LaunchedGroup], end: float) -> None:
     """Report when the operations that DDP started in a backward were complete, and when they blocked the worker.
 
-    The backward ended at `end`. A group is what DDP started in one call, such as one bucket. DDP starts the last group
-    after the last gradient, and then waits for all groups in order. So the wait for the first group begins when DDP has
-    started the last group. The wait for each later group begins when all groups before it are complete.
+    The backward ended at `end`. A group has the operations that DDP started in one call, such as those of one bucket.
+    DDP starts the last group after the last gradient, and then waits for all groups in order. So the wait for the first
+    group begins when DDP has started the last group. The wait for each later group begins when all groups before it are
+    complete.
 
     Groups below BACKGROUND_BYTES are checked only when DDP starts a later group. If such a group was not complete at
     its last check, or was never checked, it is reported as complete at `end`.

@@ -177,7 +177,7 @@ class CommGroup(dist.ProcessGroup):
     def barrier(self, opts: Any = None) -> Any:
         return self._start("barrier", self._comm.barrier, [], opts or dist.BarrierOptions())
 
-    # Names of these methods in torch up to 2.12.
+    # Names by which torch up to 2.12 calls four of the methods above.
 
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced

@@ -1,9 +1,9 @@
 """Comm `shm`: workers of one host read each other's data in shared memory, without sockets.
 
-A collective divides a tensor into pieces of a few MB. In an all-reduce, a worker copies its piece into shared memory,
-sums its own slice of the piece over all workers, and copies the sums of all slices out. Counters in shared memory,
-each with one writer, tell how far each worker is. Gradients that are stored in shared memory (`reduction`) are not
-copied in, and the sum is not copied out if it may be read in place.
+A collective divides tensors into pieces of 1 to 8 MiB. In an all-reduce, a worker copies its piece into shared memory,
+sums its own slice of the piece over all workers, and copies the sums of all slices to its tensor. Counters in shared
+memory, each with one writer, tell how far each worker is. Gradients that are stored in shared memory (`reduction`) are
+not copied there, and their sum is not copied to private memory if it may be read in place.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from paceline.errors import RunError
 
 STAGES = 3  # pieces in shared memory at once: a worker may still read one while others write the next two
 PIECE_BYTES = 1 << 20  # a piece stays in the cache until peers read it
-LONG_PIECE_BYTES = 8 << 20  # if workers share cores, as each piece costs two context switches
+LONG_PIECE_BYTES = 8 << 20  # size if workers share cores, as each piece then costs two context switches
 STAGES_BYTES = 192 << 20  # limit of the memory for all pieces of all workers, if pieces are long
 # Total size of all workers' tensors up to which every worker sums the whole tensor, which saves a synchronisation.
 SMALL_BYTES = 64 << 10
@@ -65,7 +65,10 @@ class ShmComm(Comm):
         timeout_s: float = 60.0,
         names: Sequence[int] = (),
     ) -> None:
-        """Connect. `names`: the ranks to show in error messages, if this comm connects only some workers of a job."""
+        """Connect this worker to its peers.
+
+        `names` has the ranks to show in error messages, if this comm connects only some workers of a job.
+        """
         super().__init__(rank, world_size)
         if world_size > MAX_WORKERS:
             raise RunError(
@@ -101,7 +104,7 @@ class ShmComm(Comm):
     def wire_factors(cls, op: str, peer: int | None, rank: int, world_size: int) -> tuple[float, float]:
         """Return how many bytes a worker writes to and reads from shared memory, per byte of the tensor.
 
-        Data that several peers read is written once.
+        Data that several peers read counts as written once.
         """
         others = world_size - 1
         if not others and op not in ("send", "recv"):
@@ -121,7 +124,7 @@ class ShmComm(Comm):
 
     @classmethod
     def sent_to(cls, op: str, peer: int | None, rank: int, world_size: int) -> dict[int, float]:
-        if op == "all_reduce":  # each peer reads another slice of the tensor that this worker wrote
+        if op == "all_reduce":  # each peer reads a different slice of the tensor that this worker wrote
             return cls.spread_evenly(cls.wire_factors(op, peer, rank, world_size)[0], rank, world_size)
         return super().sent_to(op, peer, rank, world_size)
 
@@ -305,7 +308,7 @@ class ShmComm(Comm):
         self._counters.publish(Counters.FREE, number)
 
     def _put(self, piece: Tensor, number: int, collective: Collective) -> None:
-        """Wait until the piece's stage (its area of shared memory) is free, copy the piece there and tell the peers."""
+        """Wait until the stage (area of shared memory) of a piece is free, copy the piece there and mark it ready."""
         self._wait_for_stage(number)
         copy(self._slots(number, piece)[self.rank], piece)
         self._counters.mark_ready(number, collective)
@@ -360,7 +363,7 @@ def _check_node(store: Any, rank: int, node: str) -> None:
 
 
 def _choose_piece_bytes(store: Any, rank: int, world_size: int) -> int:
-    """Return the size of a piece. Rank 0 decides for all workers, because their numbers of cores may differ."""
+    """Return the number of bytes per piece. Rank 0 decides for all workers, as their numbers of cores may differ."""
     if rank == 0:
         nbytes = PIECE_BYTES
         if len(os.sched_getaffinity(0)) <= world_size:

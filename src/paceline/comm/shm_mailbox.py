@@ -1,12 +1,12 @@
 """Point-to-point messages with tags for comm `shm`: sends and receives through shared memory.
 
 For each sender and receiver there is a channel: a ring buffer for data, and a list of entries that describe the data.
-The sender divides a message into pieces of at most PIECE_BYTES, copies each into the ring buffer and adds an entry for
-it. The receiver copies the piece out and frees the entry. Only the sender writes the number of added entries, and only
-the receiver writes the number of freed entries.
+The sender divides a message into pieces of at most PIECE_BYTES, copies each piece into the ring buffer and adds an
+entry for it. The receiver copies the piece out and frees the entry. Only the sender writes the number of added entries,
+and only the receiver writes the number of freed entries.
 
-If the buffer has room for the whole message, `send` copies all of it before it returns. Otherwise the rest is copied
-whenever the sender calls `progress` or waits for an operation of this comm.
+If the buffer has room for the whole message, `send` copies the whole message before it returns. Otherwise the rest of
+the message is copied when the sender calls `progress` or waits for an operation of this comm.
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ class Mailbox:
     def receive_any(self, tensor: Tensor, tag: int, has_other: Callable[[], bool] | None = None) -> int:
         """Receive a message with this tag from any peer, and return the peer's rank. Peers are served in turn.
 
-        `has_other` tells whether a worker on another node has announced a message with this tag. As soon as it returns
-        True, this method returns -1 without a message. The thread that receives announcements must wake this worker.
+        `has_other` tells whether a worker on another node has announced a message with this tag. As soon as `has_other`
+        returns True, this method returns -1 and receives nothing. The thread that receives announcements must wake this
+        worker.
         """
         inboxes = list(self._in.values())
         arrived: list[_Inbox] = []
@@ -94,7 +95,7 @@ class Mailbox:
         return inbox.peer
 
     def progress(self, *, push_only: bool = False) -> None:
-        """Copy as much of the pending messages as is possible without waiting; `push_only` skips incoming messages."""
+        """Copy as much of the pending messages as possible without waiting; `push_only` skips incoming messages."""
         for outbox in self._out.values():
             if outbox.waiting:
                 self._push(outbox)
@@ -107,7 +108,7 @@ class Mailbox:
     def complete(self, is_done: Callable[[], bool], peer: int) -> None:
         """Copy pieces of all pending messages until `is_done()` returns True.
 
-        `peer` is the other end of the message that is waited for; CommError names it after the time limit.
+        Raise CommError after the time limit. The error names `peer`, the sender or receiver of the awaited message.
         """
 
         def first_missing() -> int:
@@ -172,7 +173,7 @@ class MailboxChannel:
 
     @staticmethod
     def entry(index: int) -> int:
-        """Return the position of an entry in `words`.
+        """Return the position in `words` of the entry with number `index`.
 
         An entry has four words: offset and size of a piece, tag, and size of the whole message. Sizes are in bytes.
         """
@@ -190,7 +191,7 @@ class _Outbox:
         self._next = 0
 
     def push(self) -> bool:
-        """Put pieces of waiting messages into the channel while there is room; return whether it put any."""
+        """Put pieces of waiting messages into the channel while there is room; return whether any piece was put."""
         before = self._head
         while self.waiting:
             sending = self.waiting[0]
@@ -216,9 +217,9 @@ class _Outbox:
         return True
 
     def _room(self, nbytes: int) -> int:
-        """Reserve memory for a piece; return its offset, or -1 if there is no room.
+        """Reserve memory in the buffer for a piece of `nbytes` bytes; return the offset, or -1 if there is no room.
 
-        An empty channel starts again at offset 0, because that memory is in the cache.
+        If the buffer is empty, the offset is 0, because that memory is in the cache.
         """
         tail = self._channel.words[MailboxChannel.TAIL]
         for _ in range(tail - self._tail):
@@ -262,7 +263,7 @@ class _Inbox:
         return bool(self.posted) or self._receiving is not None
 
     def pull(self) -> bool:
-        """Copy out every piece that has arrived; return whether there was any."""
+        """Copy every piece that has arrived out of the channel; return whether any piece had arrived."""
         words = self._channel.words
         head = words[MailboxChannel.HEAD]
         if head == self._tail:

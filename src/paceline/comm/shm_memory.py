@@ -1,8 +1,8 @@
 """Shared memory for comm `shm`: segments that the workers of one host map, and fast copies and sums in them.
 
-The memory is an anonymous file (memfd). Its creator keeps it open until all peers have mapped it. From then on only the
-mappings hold the memory, and the kernel frees it when the last mapping is gone, even if processes crash. Peers open
-the file through the creator's folder in /proc, which the kernel restricts to the same user.
+The memory is an anonymous file (memfd). Its creator keeps the file open until all peers have mapped it. From then on,
+the memory exists as long as a process maps it, and the kernel frees it even if processes crash. Peers open the file
+through the creator's folder in /proc, which the kernel restricts to the same user.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MEMMOVE_BYTES = 64 << 10  # from this size on, the C library copies faster than 
 
 
 class Segment:
-    """A block of shared memory, filled with zeros at first. It stays mapped as long as one of its tensors exists."""
+    """A block of shared memory, initially zeros. It stays mapped as long as a tensor in it exists."""
 
     def __init__(self, fd: int, nbytes: int, token: bytes) -> None:
         self._fd = fd
@@ -45,7 +45,7 @@ class Segment:
 
     @staticmethod
     def attach(address: str) -> Segment:
-        """Map the memory that another process created, given its `address`."""
+        """Map the segment that another process created. `address` is the creator's `Segment.address`."""
         pid, fd_text, token_text = address.split(":")
         path = f"/proc/{pid}/fd/{fd_text}"
         try:
@@ -70,11 +70,11 @@ class Segment:
 
     @property
     def address(self) -> str:
-        """The text that a peer passes to `attach`. It contains the secret token, so only peers may read it."""
+        """The text that a peer passes to `attach`. Only peers may read the text, since it contains the secret token."""
         return f"{os.getpid()}:{self._fd}:{self.token.hex()}"
 
     def close_file(self) -> None:
-        """Close the file; the memory exists as long as a process maps it."""
+        """Close the segment's file. The memory remains as long as a process maps it."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -86,7 +86,10 @@ class Segment:
         return torch.frombuffer(self.memory, dtype=dtype, count=numel, offset=HEADER_BYTES + offset)
 
     def words(self, offset: int, count: int) -> memoryview:
-        """Return `count` integers of 8 bytes as a view; each is read and written atomically."""
+        """Return a view of `count` integers of 8 bytes, each of which is read and written atomically.
+
+        The view starts `offset` bytes after the segment's header.
+        """
         return self.memory[HEADER_BYTES + offset : HEADER_BYTES + offset + 8 * count].cast("q")
 
 
@@ -122,7 +125,10 @@ def round_up_to_lines(nbytes: int) -> int:
 
 
 def add_up(rows: Tensor, into: Tensor) -> Tensor:
-    """Write the sum of all rows (logical or, for bool) to `into` and return it. `into` must not overlap the rows."""
+    """Write the sum of all rows (for bool, the logical or) to `into`, and return `into`.
+
+    `into` must not overlap the rows.
+    """
     if rows.dtype == torch.bool:
         return torch.any(rows, 0, out=into)
     torch.sum(rows, 0, dtype=rows.dtype, out=into)
@@ -130,7 +136,10 @@ def add_up(rows: Tensor, into: Tensor) -> Tensor:
 
 
 def copy(target: Tensor, source: Tensor) -> None:
-    """Copy a contiguous tensor. Long CPU tensors use memmove: it does not load the target into the cache first."""
+    """Copy the contiguous tensor `source` to `target`.
+
+    Long CPU tensors are copied by memmove, because it does not load the target into the cache first.
+    """
     nbytes = target.numel() * target.element_size()
     if nbytes < MEMMOVE_BYTES or target.is_cuda or source.is_cuda:
         target.copy_(source)
@@ -139,7 +148,7 @@ def copy(target: Tensor, source: Tensor) -> None:
 
 
 def part_bounds(numel: int, world_size: int, itemsize: int) -> list[int]:
-    """Return `world_size` + 1 indices that divide a vector into one slice per worker.
+    """Return `world_size` + 1 indices that divide a vector of `numel` elements into one slice per worker.
 
     Slices begin at multiples of a cache line, and may be empty.
     """

@@ -1,7 +1,7 @@
 """Vectors that comm `shm` keeps in shared memory: gradients that are summed and parameters that are gathered.
 
-Strategies with gradient buckets use them in every step. A range is a contiguous slice of such a vector, such as a
-bucket, that is summed or gathered in one operation.
+Strategies with gradient buckets use these vectors in every step. A range is a contiguous slice of such a vector, such
+as a bucket, that is summed or gathered in one operation.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BLOCK_BYTES = 256 << 10  # the smallest block that is worth another thread
 
 @dataclass(frozen=True)
 class Threads:
-    """A worker's helper threads, and the objects with which its threads wait for peers."""
+    """A worker's helper threads, and the objects with which the worker's threads wait for peers."""
 
     waiter: ShmWaiter  # of the worker's own thread
     helper_waiter: ShmWaiter  # of the ordered helper thread
@@ -43,9 +43,10 @@ class Threads:
 class ShmReduction(Reduction):
     """A reduction in shared memory: one vector per worker, and one for the sum, which workers read in place or copy.
 
-    Once all workers have started a range, each of them sums one slice of it over all workers. Helper threads sum long
-    vectors while the worker continues; otherwise the worker sums whenever it calls `progress` or waits. A worker starts
-    a range again only after it has read the previous sum, so no sum is overwritten while it is read.
+    Once all workers have started a range, each worker sums one slice of the range over all workers. Helper threads sum
+    long vectors while the worker continues. Without helper threads, and for short vectors, the worker's own thread sums
+    when it calls `progress` or waits. A worker must read the sum of a range before it starts the range again, so that
+    no sum is overwritten while it is read.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class ShmReduction(Reduction):
         self._is_shared = is_shared
         if is_shared:
             self.result = self._sum
-        self._plans: dict[tuple[str, int, int], _Plan] = {}  # by operation, begin and end; strategies repeat them
+        self._plans: dict[tuple[str, int, int], _Plan] = {}  # by operation, begin and end, which strategies repeat
         self._number = 0
         self._helpers = threads.helpers if numel * dtype.itemsize >= HELPER_BYTES else None
         self._helper_counters = Counters(segment, 0, threads.helper_waiter)
@@ -71,7 +72,7 @@ class ShmReduction(Reduction):
         self._num_filled = 0  # ranges whose contributions are complete and published as READY
         self._published = 0  # this worker has summed its slices of all ranges up to this number
         self._added: set[int] = set()  # later ranges that helper threads have summed out of order
-        self._added_at: dict[int, float] = {}  # time of summing by range, until the range was waited for
+        self._added_at: dict[int, float] = {}  # by range, until it was waited for: time of summing this worker's slice
         self._error: BaseException | None = None  # error in a helper thread, raised in the worker's own thread
         self._lock = threading.Lock()
         self._is_waiting = False
@@ -120,7 +121,7 @@ class ShmReduction(Reduction):
         """Return the approximate time at which the sum of range `number` was complete.
 
         It is the time at which this worker finished its own slice; a peer may have finished slightly later. Return None
-        if the sum is not complete, or if this worker has already waited for it.
+        if the sum is not complete, or if this worker has already waited for the sum.
         """
         return None if self._counters.first_behind(Counters.SUMMED, number) >= 0 else self._added_at.get(number)
 
@@ -146,8 +147,8 @@ class ShmReduction(Reduction):
     def _fill_and_add(self, work: _Range, fill: Callable[[], None] | None) -> None:
         """Write this worker's contribution to a range, wait for the peers' contributions, and sum this worker's slice.
 
-        It runs in the ordered helper thread. A CommError of the wait is dropped, because the worker's own thread waits
-        for the same peers and raises it.
+        This method runs in the helper thread that runs jobs in order. It drops a CommError of the wait, because the
+        worker's own thread waits for the same peers and raises the same error.
         """
         if self._error is not None:
             return
@@ -270,7 +271,7 @@ class _Range(BackgroundWork):
     def __init__(self, reduction: ShmReduction, number: int, adding: SharedJob[Any], private: slice | None) -> None:
         self._reduction = reduction
         self.number, self.adding, self.private = number, adding, private
-        self.span: OpenOperation | None = None  # if a listener records it
+        self.span: OpenOperation | None = None  # None if no listener records the operation
         self._is_done = False
 
     @property

@@ -1,10 +1,11 @@
 """Synchronisation of the workers of comm `shm`: waiting for peers, and counters of their progress.
 
-While a worker waits, it spins briefly, then yields, then sleeps on a semaphore until a peer posts it. Before it sleeps,
-it sets its sleep flag, advances operations that peers may wait for, and checks once more whether it has to wait. A
-worker that has written something posts the semaphores of the peers whose flags are set. The waiting and the writing
-worker each execute a full memory fence between their write and their read, so no wake-up is lost. A worker sleeps for
-SLEEP_SLICE_S at a time, and checks in between that its peers are still running.
+A waiting worker spins briefly, then yields, then sleeps on a semaphore until a peer posts the semaphore. Before it
+sleeps, it sets its sleep flag, advances operations that peers may wait for, and checks once more whether it has to
+wait. A worker that has written data reads its peers' sleep flags, and posts the semaphores of the peers whose flags are
+set. The sleeper executes a full memory fence between writing its flag and reading the data, and the writer executes one
+between writing the data and reading the flags, so no wake-up is lost. A worker sleeps for SLEEP_SLICE_S at a time, and
+checks in between that its peers are still running.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from paceline.comm.base import CommError
 from paceline.comm.shm_memory import LINE_BYTES, Segment, libc
 from paceline.errors import RunError
 
-SPIN_S = 500e-6  # workers with a core each are usually late by less; a sleep and a wake-up cost a tenth of it
+SPIN_S = 500e-6  # workers with a core each are usually late by less; a sleep and a wake-up cost a tenth of this
 SPIN_CHECKS = 8  # checks between two yields while spinning
 YIELDS = 4
 SLEEP_SLICE_S = 0.05
@@ -52,7 +53,7 @@ class ShmWaiter:
         is_helper: bool = False,
         names: Sequence[int] = (),
     ) -> None:
-        """Set up a waiter. `names`: the ranks to show in error messages, if they are not 0 to N - 1."""
+        """Create a waiter. `names` has the ranks to show in error messages, or is empty for 0 to `world_size` - 1."""
         self.names = names or range(world_size)
         self.rank, self.world_size, self.timeout_s = rank, world_size, timeout_s
         self._slot = rank + world_size * is_helper
@@ -79,7 +80,7 @@ class ShmWaiter:
 
         Call this after writing something that the main thread may wait for.
         """
-        with self._fence:  # its lock instruction is the fence
+        with self._fence:  # acquiring a lock is a full memory fence
             pass
         if self._words[self._sleep_words[peer]]:
             libc().sem_post(self._semaphores[peer])
@@ -149,7 +150,7 @@ class ShmWaiter:
         return True
 
     def _first_gone(self, suspect: int) -> int:
-        """Return a peer whose process has ended, checking the suspect first; -1 if all are running."""
+        """Return the rank of a peer whose process has ended, or -1 if there is none. Check peer `suspect` first."""
         peers = [suspect, *range(self.world_size)]
         return next((peer for peer in peers if peer != self.rank and self._is_gone(peer)), -1)
 
@@ -178,7 +179,7 @@ def _do_nothing() -> None:
 
 
 def _wait_semaphore(semaphore: ctypes.c_void_p, seconds: float) -> bool:
-    """Sleep until the semaphore is posted; return False on timeout."""
+    """Sleep until the semaphore is posted; return False if it was not posted within `seconds`."""
     # An old C library offers only the wall clock, which can be set back during the sleep.
     has_clock = hasattr(libc(), "sem_clockwait")
     end = (time.monotonic() if has_clock else time.time()) + seconds
@@ -192,7 +193,7 @@ OPERATIONS = ("barrier", "all_reduce", "reduce_scatter", "broadcast", "gather", 
 
 
 class Collective(NamedTuple):
-    """A collective that a worker has called. Workers compare it with their peers' to detect different calls."""
+    """A collective that a worker has called. Workers compare their collectives, to detect calls that do not match."""
 
     op: str
     nbytes: int = 0
@@ -212,7 +213,7 @@ class Collective(NamedTuple):
 class Counters:
     """Counters of each worker's progress, which never decrease; each worker writes only its own cache line.
 
-    They count the pieces of a tensor (in a comm) or the ranges of a vector (in a reduction).
+    A counter holds the number of a piece of a tensor (in a comm) or of a range of a vector (in a reduction).
     """
 
     # Kinds: the worker has written its data; it has summed its slice; it no longer reads the memory.
@@ -235,7 +236,7 @@ class Counters:
         self._waiter.wake_all()
 
     def first_behind(self, kind: int, number: int) -> int:
-        """Return the first worker whose counter of this kind (such as READY) is below `number`; -1 if there is none."""
+        """Return the lowest rank whose counter of this kind (such as READY) is below `number`, else -1."""
         words = self._words
         for line in self._lines:
             if words[line + kind] < number:
@@ -252,18 +253,24 @@ class Counters:
     # For each piece, a worker publishes which collective it has called, and compares it with those of its peers.
 
     def mark_ready(self, number: int, collective: Collective) -> None:
-        """Publish that this worker has written its data of piece `number` (or has none to write)."""
+        """Publish that this worker has called `collective`, and has written its data, if any, of piece `number`."""
         self._words[self._mine + self.COLLECTIVES + number % self.NUM_COLLECTIVES] = collective.packed()
         self.publish(self.READY, number)
 
     def wait_ready_all(self, number: int, collective: Collective) -> None:
-        """Wait until all workers have marked a piece as ready; raise RunError if one has called another collective."""
+        """Wait until all workers have marked piece `number` as ready.
+
+        Raise RunError if a worker has called another collective than `collective`.
+        """
         self.wait_all(self.READY, number)
         for peer in range(self._waiter.world_size):
             self._compare(peer, number, collective)
 
     def wait_ready(self, peer: int, number: int, collective: Collective) -> None:
-        """Wait until `peer` has marked a piece as ready; raise RunError if it has called another collective."""
+        """Wait until `peer` has marked piece `number` as ready.
+
+        Raise RunError if the peer has called another collective than `collective`.
+        """
         self.wait_for(peer, self.READY, number)
         self._compare(peer, number, collective)
 

@@ -17,7 +17,7 @@ _Queue = queue.SimpleQueue[Tensor]
 
 
 class ThreadQueues:
-    """The message queues of the workers of one world."""
+    """The message queues of a group of workers: one per sender, receiver and tag."""
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
@@ -40,7 +40,7 @@ class ThreadsComm(Comm):
 
     @staticmethod
     def world(world_size: int, timeout_s: float = 20.0) -> list[ThreadsComm]:
-        """Return connected comms for all workers of one world."""
+        """Return `world_size` comms that are connected to each other, one per worker."""
         queues = ThreadQueues(timeout_s)
         return [ThreadsComm(rank, world_size, queues) for rank in range(world_size)]
 
@@ -56,7 +56,7 @@ class ThreadsComm(Comm):
         return receive
 
     def _complete(self, receive: _Receive) -> None:
-        """Wait for a receive. Earlier receives with the same peer and tag complete first."""
+        """Wait until `receive` has its message. Earlier receives with the same peer and tag get theirs first."""
         posted = self._posted[receive.peer, receive.tag]
         while receive in posted:
             self._take([receive.peer], posted[0].tensor, receive.tag)

@@ -42,9 +42,10 @@ class TorchComm(Comm):
         use_nccl: bool = False,
         names: Sequence[int] = (),
     ) -> None:
-        """Connect the worker. `address` is the local address that peers connect to; if empty, gloo finds one.
+        """Connect this worker to its peers.
 
-        `names`: the ranks to show in error messages, if this comm connects only some workers of a job.
+        `address` is the local address that peers connect to; if it is empty, gloo chooses an address. `names` has the
+        ranks to show in error messages, if this comm connects only some workers of a job.
         """
         super().__init__(rank, world_size)
         self._names = names or range(world_size)
@@ -186,7 +187,7 @@ class TorchComm(Comm):
 
 
 class _TorchWork:
-    """A message or collective of torch. `wait` has the comm's time limit.
+    """A message or collective of torch in progress. `wait` raises CommError on failure or after the time limit.
 
     For a CUDA tensor that was sent through host memory, `wait` also copies the result back to the device.
     """
@@ -217,9 +218,9 @@ class _Collective(_TorchWork, BackgroundWork):
 class CountedGroup(dist.ProcessGroup):
     """A process group for torch's DistributedDataParallel: it counts traffic and forwards calls to another group.
 
-    Traffic is counted in a wrapper because DDP accepts a single communication hook, which a codec may need. Integer
-    tensors are DDP's own bookkeeping (shapes, order of buckets) and are not counted. DDP waits in C++, so its
-    operations are stored in `comm.launched` until backward ends.
+    Traffic is counted in this wrapper because DDP accepts only one communication hook, which gradient compression may
+    need. Integer tensors are DDP's own bookkeeping (shapes, order of buckets) and are not counted. DDP waits in C++, so
+    its operations are stored in `comm.launched` until backward ends.
     """
 
     def __init__(self, comm: Comm, group: Any) -> None:
@@ -266,19 +267,22 @@ def is_peer_failure(error: BaseException) -> bool:
     """Return whether an error of torch's own code, such as DDP's backward, means that a peer is late or gone."""
     if isinstance(error, dist.DistError):
         return True
-    # A future raises a RuntimeError whose text contains the name of the original type.
+    # A future raises a RuntimeError whose text contains the name of the original error's type.
     return isinstance(error, RuntimeError) and ("gloo/transport" in str(error) or "DistBackendError" in str(error))
 
 
 def make_store(host: str, port: int, *, is_master: bool, timeout_s: float) -> Any:
-    """Return the store for the rendezvous. With `is_master` this process hosts it; port 0 then picks a free port."""
+    """Return the rendezvous store. With `is_master` this process hosts the store, and port 0 selects a free port."""
     if is_master and host == "127.0.0.1":
         return open_store_at(host, port, timeout_s=timeout_s)
     return dist.TCPStore(host, port, None, is_master, timeout=timedelta(seconds=timeout_s), wait_for_workers=False)
 
 
 def open_store_at(address: str, port: int, *, timeout_s: float) -> Any:
-    """Host a rendezvous store that listens at one address of this host only; torch would listen on every interface."""
+    """Return a new rendezvous store that this process hosts and that listens only at `address`.
+
+    A store that torch opens itself would listen on every network interface.
+    """
     limit = timedelta(seconds=timeout_s)
     listener = socket.create_server((address, port))
     port = listener.getsockname()[1]
@@ -310,7 +314,7 @@ def wait_for(store: Store, key: str, timeout_s: float) -> bytes | None:
 
 
 def prefix_store(prefix: str, store: Store) -> Store:
-    """Return a view of a store that adds a prefix to all keys, to keep them apart from the store's other keys."""
+    """Return a view of a store that adds a prefix to all keys, so that they differ from the store's other keys."""
     return dist.PrefixStore(prefix, store)
 
 

@@ -55,7 +55,7 @@ class Counter:
 
 
 class CommLink(NamedTuple):
-    """A pair of ranks between which bytes are sent, in one direction."""
+    """A directed link between two workers: the rank of the sender and the rank of the receiver."""
 
     sender: int
     receiver: int
@@ -90,7 +90,10 @@ def bytes_by_link(comm: Comm, counter: Counter) -> dict[CommLink, float]:
 
 
 def medium_of(link: CommLink, comm: Comm, servers: Comm | None) -> str:
-    """Return "network" or "memory": the medium of a link of this worker. `servers` is its comm to parameter servers."""
+    """Return the medium of a link from or to this worker: "network" or "memory".
+
+    `comm` connects the worker to the other workers, and `servers` to the parameter servers, if there are any.
+    """
     peer = link.receiver if link.sender == comm.rank else link.sender
     comm_of_peer = comm if peer < comm.world_size or servers is None else servers
     return comm_of_peer._medium("send", peer)

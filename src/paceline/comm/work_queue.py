@@ -1,4 +1,4 @@
-"""A queue that runs asynchronous operations in order on one thread, as torch.distributed expects."""
+"""A queue that runs asynchronous operations one after the other, as torch.distributed expects."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ NO_LIMIT = timedelta(0)  # torch passes this value if the user gave no time limi
 
 
 class WorkQueue:
-    """Runs operations one after the other, in the order of `start`, in the caller's thread or a thread of the queue.
+    """Runs operations one after the other, in the order of the calls of `start`.
 
-    Operations in the queue's thread continue while the worker computes. After a CommError every later operation fails
-    with the same error, because the workers' queues are no longer at the same operation.
+    An operation runs in the caller's thread, or in a thread of the queue while the caller computes. After a CommError
+    every later operation fails with the same error, because the workers' queues are no longer at the same operation.
     """
 
     def __init__(self) -> None:
@@ -33,10 +33,10 @@ class WorkQueue:
         self._failure: CommError | None = None
 
     def start(self, what: str, do: Callable[[], None], result: list[Any], *, is_blocking: bool) -> QueuedWork:
-        """Run an operation now if the caller waits for it anyway and no other is queued; else queue it.
+        """Run the operation `do` now if the caller waits for it anyway and no other operation is queued; else queue it.
 
-        `is_blocking`: the caller waits for the operation at once, so it may run in the caller's thread. `result` is the
-        result of the returned work. `what` names the operation in errors.
+        `is_blocking` tells whether the caller waits for the operation at once, so that the operation may run in the
+        caller's thread. `result` is the result of the returned work. `what` is the operation's name in error messages.
         """
         if is_blocking and threading.current_thread() is self._thread:
             raise RuntimeError(f"{what} in a callback of another operation would wait for itself; use async_op=True")
@@ -63,7 +63,10 @@ class WorkQueue:
             self._thread = None
 
     def abort(self) -> None:
-        """Make all queued and later operations fail; one that is running ends at its time limit at the latest."""
+        """Make all queued and later operations fail.
+
+        An operation that is already running ends at its time limit at the latest.
+        """
         self._failure = CommError("the process group was aborted")
         self._jobs.put(None)
 

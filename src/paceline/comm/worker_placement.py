@@ -15,7 +15,7 @@ def choose_comm(*, num_workers: int, num_nodes: int = 1, device: str = "cpu") ->
     """Return the name of the comm for a placement of workers.
 
     On the CPU, several workers on one node use shm. Workers on several nodes use hierarchical if some node has more
-    than one worker. In all other cases, and if this machine does not support that comm, workers use torch.
+    than one worker. In all other cases, and if this machine does not support the chosen comm, workers use torch.
     """
     preferred = "torch"
     if device == "cpu" and num_workers > 1:
@@ -30,7 +30,8 @@ def choose_comm(*, num_workers: int, num_nodes: int = 1, device: str = "cpu") ->
 def host_identity() -> str:
     """Return a name that is equal only for processes that can share memory.
 
-    It differs between hosts, reboots, containers with their own process namespace, and users.
+    The name differs between hosts, between boots of a host, between containers with their own process namespace, and
+    between users.
     """
     boot = Path("/proc/sys/kernel/random/boot_id")
     processes = Path("/proc/self/ns/pid")

@@ -18,7 +18,7 @@ Batch = tuple[Tree, Tree]  # (input, target); the first dimension of every tenso
 
 
 class Dataset(ABC):
-    """Samples addressed by index.
+    """A data set whose samples are addressed by index.
 
     A sample depends only on seed, epoch and index, so that it is the same on every worker.
     """
@@ -28,7 +28,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def batch(self, indices: Tensor, epoch: int) -> Batch:
-        """Return the samples at these indices (int64). With augmentation, they differ between epochs."""
+        """Return the samples at these indices (int64). With augmentation, the samples differ between epochs."""
 
     def labels(self) -> Tensor | None:
         """Return the class of every sample (int64), or None if targets are not classes or not in memory."""
@@ -124,12 +124,12 @@ def num_samples(tree: Tree) -> int:
 
 
 def to_device(tree: Tree, device: torch.device | str) -> Tree:
-    """Move all tensors of a batch to a device."""
+    """Return a batch with all tensors moved to a device."""
     return map_tensors(lambda tensor: tensor.to(device), tree)
 
 
 def cast_floats(tree: Tree, dtype: torch.dtype) -> Tree:
-    """Convert all floating-point tensors of a batch to another precision."""
+    """Return a batch with all floating-point tensors converted to another precision."""
     return map_tensors(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, tree)
 
 
@@ -151,5 +151,5 @@ def call_model(model: nn.Module, inputs: Tree) -> Any:
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
-    """Apply a function to all tensors in nested tuples, lists and dicts."""
+    """Return nested tuples, lists and dicts in which each tensor is replaced by the result of a function."""
     return tree_map(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, tree)

@@ -19,7 +19,7 @@ class Pin:
     digest: str  # "md5:..." or "sha256:..." of the whole file
 
     def mismatch(self, path: Path) -> str:
-        """Return how a file differs from the published one, or why it cannot be read; empty if it is the same."""
+        """Return how a file differs from the published file, or why it cannot be read; empty if both are equal."""
         algorithm, _, expected = self.digest.partition(":")
         try:
             size_bytes = path.stat().st_size
@@ -38,7 +38,7 @@ class PublishedDataset:
     """A data set as a list of files, each of which exists in one or more forms (plain, compressed)."""
 
     name: str
-    files: Mapping[str, Mapping[str, Pin]]  # by needed file: its possible file names, the preferred one first
+    files: Mapping[str, Mapping[str, Pin]]  # by needed file: its possible names, preferred first, and their pins
     folders: tuple[str, ...]  # searched below the data directory; downloads go to the first
     mirrors: tuple[str, ...]  # URL prefixes of the file names, tried in order
     archive: Mapping[str, Pin] = field(default_factory=dict)  # the archive with all files, if there is one

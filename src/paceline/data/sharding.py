@@ -41,7 +41,7 @@ class ShardPlan:
     def counts(self, step: int) -> list[int]:
         """Return the number of samples of every worker in a step.
 
-        If the samples do not divide evenly, the first workers get one more each.
+        If the samples do not divide evenly, each of the first workers gets one sample more.
         """
         bounds = self._bounds(step)
         return [bounds[rank + 1] - bounds[rank] for rank in range(self.num_workers)]
@@ -86,7 +86,7 @@ def _permutation(num_samples: int, seed: int, epoch: int) -> Tensor:
 
 
 def epoch_generator(seed: int, epoch: int) -> torch.Generator:
-    """Return a random generator that is seeded from both arguments."""
+    """Return a random generator that is seeded from `seed` and `epoch`."""
     # Mixed by hand: the hash of a tuple differs between Python versions.
     mixed = (seed * 0x9E3779B97F4A7C15 + (epoch + 1) * 0xBF58476D1CE4E5B9) & (2**63 - 1)
     return torch.Generator().manual_seed(mixed)

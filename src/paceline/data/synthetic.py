@@ -48,7 +48,7 @@ def load_synthetic(config: DataConfig, seed: int) -> Data:
 
 
 def parse(name: str) -> tuple[tuple[int, ...], int]:
-    """Return shape and number of classes of a name such as `synthetic:3x32x32x10`."""
+    """Return the shape and the number of classes in a name such as `synthetic:3x32x32x10`."""
     text = name.partition(":")[2]
     if not re.fullmatch(r"[1-9][0-9]{0,8}(x[1-9][0-9]{0,8})+", text):
         raise UsageError(

@@ -32,11 +32,11 @@ class Accesses:
         return sum(getattr(self, level).values())
 
     def energy(self, chip: Chip) -> dict[str, Amount]:
-        """Return the energy of the accesses by memory level, relative to a multiply-accumulate."""
+        """Return the energy of the accesses by memory level, in the unit of `chip.energy`."""
         return {level: self.total(level) * getattr(chip.energy, level) for level in LEVELS}
 
     def times(self, count: int) -> Accesses:
-        """Return these accesses multiplied by `count`, the number of a layer's groups, as integers."""
+        """Return the accesses of `count` equal groups of a layer, as integers; this object has those of one group."""
         levels = {level: {kind: int(words) * count for kind, words in getattr(self, level).items()} for level in LEVELS}
         return Accesses(**levels)
 
@@ -63,9 +63,10 @@ def compressed_share(zeros: float, chip: Chip) -> float:
 
 
 def encoded_share(values: NDArray[Any], chip: Chip) -> float:
-    """Return the exact compressed size of `values`, divided by their uncompressed size; at most 1.
+    """Return the exact size of `values` in the chip's run-length encoding, divided by their uncompressed size.
 
-    Zeros after the last non-zero value are encoded as pairs whose value is 0.
+    The result is at most 1, because data that would become longer is sent uncompressed. The encoding stores pairs of a
+    value and the number of zeros before the value. Zeros after the last non-zero value become pairs whose value is 0.
     """
     longest: int = 2**chip.compression.run_bits
     flat = values.ravel()

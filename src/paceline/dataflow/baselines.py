@@ -26,9 +26,10 @@ from paceline.errors import UsageError
 
 @dataclass(frozen=True)
 class Tiles:
-    """Sizes of tiles of outputs whose partial sums are in the buffer at once.
+    """Sizes of a tile: the outputs whose partial sums are in the buffer at once.
 
-    The sizes are numbers of filters (m), images (n) and output rows (e). Each is an array with one value per candidate.
+    The sizes are numbers of filters (m), images (n) and output rows (e). Each field is an array with one value per
+    candidate, which is a choice of block and tile sizes.
     """
 
     m: Amount
@@ -45,9 +46,10 @@ def any_block(*_: int) -> bool:
 
 
 def best_accesses(dataflow: str, shape: Shape, chip: Chip, allowed: Allowed = any_block) -> Accesses:
-    """Return the accesses of one group of a layer, for the candidate with the least energy.
+    """Return the accesses of one channel group of a layer, with the block and tile sizes that need the least energy.
 
-    `dataflow` is a key of BASELINES. `shape` describes one group of channels.
+    `dataflow` is a key of BASELINES. `shape` describes one channel group. `allowed` returns whether a block of
+    given sizes may be used.
     """
     candidates = BASELINES[dataflow](shape, chip, allowed)
     energy = np.asarray(sum(candidates.energy(chip).values()), dtype=float)
@@ -63,12 +65,12 @@ def best_accesses(dataflow: str, shape: Shape, chip: Chip, allowed: Allowed = an
 
 
 def weight_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
-    """Return the accesses of every candidate (block and tile sizes) if each PE holds one weight.
+    """Return the accesses of every candidate (block and tile sizes) if each PE (processing element) holds one weight.
 
     A plane has the weights of one filter and one channel, and is held by R x S PEs (R x S is the kernel size). A block
-    has the planes of some filters and some channels. Inputs pass over the PEs. Sums go from PE to PE and then to the
-    buffer. A plane with more weights than the chip has PEs is divided into folds: in every fold, the inputs pass again
-    and the partial sums return from the buffer.
+    has the planes of some filters and some channels. Inputs are sent to all PEs that need them. Partial sums are sent
+    from PE to PE and then to the buffer. A plane with more weights than the chip has PEs is divided into folds: every
+    fold reads the inputs and the partial sums from the buffer again. Blocks that `allowed` rejects are left out.
     """
     plane = shape.kernel_height * shape.kernel_width
     folds = ceiling(plane, chip.num_pes)
@@ -90,10 +92,11 @@ def weight_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
 
 
 def output_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
-    """Return the accesses of every candidate (block sizes) if each PE holds one output until it is complete.
+    """Return the accesses of every candidate (block sizes) if each PE holds one output until the output is complete.
 
-    A block has the outputs of some filters, in a rectangle of output rows and columns. Each weight is sent to all PEs
-    that compute outputs of its filter, and each input to the PEs of all filters in the block.
+    A PE is a processing element. A block has the outputs of some filters, in a rectangle of output rows and columns.
+    Each weight is sent to all PEs that compute outputs of the weight's filter, and each input to the PEs of all filters
+    in the block. Blocks that `allowed` rejects are left out.
     """
     blocks = []
     for a in part_sizes(shape.num_filters, chip.num_pes):
@@ -121,8 +124,9 @@ def output_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
 def input_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
     """Return the accesses of every candidate (block and tile sizes) if each PE holds one input pixel.
 
-    A block has the pixels of some channels, in a rectangle of input rows and columns. Each weight is sent to all PEs of
-    its channel. Sums go from PE to PE and then to the buffer.
+    A PE is a processing element. A block has the pixels of some channels, in a rectangle of input rows and columns.
+    Each weight is sent to all PEs that hold pixels of the weight's channel. Partial sums are sent from PE to PE and
+    then to the buffer. Blocks that `allowed` rejects are left out.
     """
     blocks: list[tuple[int, ...]] = []
     for b in part_sizes(shape.num_channels, chip.num_pes):
@@ -156,10 +160,10 @@ def input_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
 
 
 def no_local_reuse(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
-    """Return the accesses of every candidate (block and tile sizes) if PEs hold no data.
+    """Return the accesses of every candidate (block and tile sizes) if PEs (processing elements) hold no data.
 
-    A block has some filters and some channels. Every product reads its weight from the buffer. An input that is
-    read from the buffer is sent to the PEs of all filters in the block.
+    A block has some filters and some channels. For every product, the weight is read from the buffer. An input that is
+    read from the buffer is sent to the PEs of all filters in the block. Blocks that `allowed` rejects are left out.
     """
     blocks = _filters_and_channels(shape, chip.num_pes, allowed)
     plane = shape.kernel_height * shape.kernel_width
@@ -208,9 +212,11 @@ def _with_tiles(
 ) -> tuple[tuple[Any, ...], Tiles]:
     """Return the sizes of blocks and tiles for all combinations that fit into the buffer.
 
+    A block is what the PEs compute at once; a tile is the outputs whose partial sums are in the buffer at once.
     `needs(*block, num_images, input_rows)` returns three numbers: the smallest number of filters of a tile, the words
     that the buffer holds besides partial sums, and the additional words per filter. A tile has all filters if their
-    partial sums fit into the buffer. Otherwise, it has the largest multiple of that smallest number that fits.
+    partial sums fit into the buffer. Otherwise, its number of filters is the largest multiple of the smallest number
+    that fits.
     """
     sizes = [
         (n, e)
@@ -235,7 +241,8 @@ def _with_tiles(
 def _loads(shape: Shape, tiles: Tiles) -> dict[str, Amount]:
     """Return the number of words that are read from or written to DRAM, by type of data.
 
-    Filters are loaded again for every tile of images and rows, and inputs for every tile of filters.
+    With the sizes n, e and m of `tiles`, weights are loaded once for every group of n images and e output rows, and
+    inputs are loaded once for every group of m filters.
     """
     weights = shape.num_filters * shape.weights_per_output
     turns = ceiling(shape.num_images, tiles.n) * ceiling(shape.output_height, tiles.e)
@@ -248,7 +255,7 @@ def _loads(shape: Shape, tiles: Tiles) -> dict[str, Amount]:
 
 
 def _loads_without_sums(shape: Shape, chip: Chip) -> dict[str, Amount]:
-    """Return the number of words that are read from or written to DRAM if partial sums stay in the PEs.
+    """Return the number of words that are read from or written to DRAM, by type of data, if the PEs hold partial sums.
 
     The buffer then holds either the inputs that some output rows need, or the weights of some filters. The result is
     for the choice that moves fewer words.

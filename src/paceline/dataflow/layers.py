@@ -13,9 +13,9 @@ from paceline.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class LayerShape:
-    """A convolution or linear layer, and the shares of zeros in its data.
+    """Sizes of a convolution or linear layer, and the shares of zeros in its input, output and weights.
 
-    Its groups of channels are computed one after another; `shape` describes one group.
+    The layer's groups of channels are computed one after another; `shape` describes one group.
     """
 
     name: str
@@ -23,9 +23,9 @@ class LayerShape:
     num_groups: int = 1
     input_zeros: float = 0.0  # share of zeros in its input, 0 to 1
     output_zeros: float = 0.0  # share of zeros in its output, after the activation
-    # The next three are counted on actual values; those that are None are estimated from the shares of zeros.
-    input_share: float | None = None  # compressed size over plain size
-    output_share: float | None = None
+    # The next three are measured on actual values. A field that is None is estimated from the shares of zeros.
+    input_share: float | None = None  # compressed size of the input over its uncompressed size
+    output_share: float | None = None  # compressed size of the output over its uncompressed size
     zero_products: float | None = None  # share of products whose input is zero, padding included
     filter_zeros: float | None = None  # share of zeros in its integer weights; None without integer weights
 
@@ -48,8 +48,8 @@ def conv_layer(
 ) -> LayerShape:
     """Describe a convolution of `num_images` images as a `LayerShape`.
 
-    `weight_shape` is the shape of the layer's weight. `input_shape` is the shape of its input in a trial run with
-    `num_tried` images.
+    `weight_shape` is the shape of the layer's weight. `input_shape` is the shape of the layer's input in a trial run
+    with `num_tried` images.
     """
     if dilation != (1, 1):
         raise UsageError(f"layer {name} has dilation {dilation}; only convolutions without dilation can be mapped")
@@ -74,7 +74,11 @@ def conv_layer(
 def linear_layer(
     name: str, input_shape: Sequence[int], *, num_images: int, num_tried: int, num_filters: int
 ) -> LayerShape:
-    """Describe a linear layer as a 1x1 convolution, whose images are the input vectors."""
+    """Describe a linear layer with `num_filters` outputs as a 1x1 convolution, whose images are the input vectors.
+
+    `input_shape` is the shape of the layer's input in a trial run with `num_tried` images. The result is for
+    `num_images` images.
+    """
     shape = Shape(
         num_images=_scaled(name, math.prod(input_shape[:-1]), num_images, num_tried),
         num_filters=num_filters,
@@ -111,7 +115,7 @@ def with_unique_names(layers: Sequence[LayerShape]) -> list[LayerShape]:
 
 
 def alexnet(num_images: int) -> list[LayerShape]:
-    """Return the five convolutions of AlexNet on images of 227 x 227, with shares of zeros.
+    """Return the five convolutions of AlexNet on images of 227 x 227, with the shares of zeros in inputs and outputs.
 
     The shares were measured on the Eyeriss chip. The output of a layer gets the same share of zeros as the next layer's
     input, even if pooling lies between them. No share is published for the output of the last layer, so it gets the

@@ -102,7 +102,7 @@ def _read_npy(path: Path, what: str) -> Matrix:
 
 
 def _random(sides: list[int], seed: int, what: str) -> Matrix:
-    """Return a matrix of random integers from -9 to 9, which are easy to check by hand.
+    """Return a matrix with the shape `sides` and random integers from -9 to 9, which are easy to check by hand.
 
     The option's name `what` is part of the seed, so two options with the same seed get different numbers.
     """
@@ -150,13 +150,17 @@ def _within(number: int | float, what: str) -> int | float:
 
 
 def _from_nested(value: Any, what: str) -> Matrix:
-    """Convert nested lists to a matrix; raise UsageError if they do not form one."""
+    """Convert nested lists to a matrix; raise UsageError if the lists do not form a matrix of numbers."""
     _check_nested(value, what, "")
     return _checked(np.array(value), what)
 
 
 def _check_nested(value: Any, what: str, where: str) -> tuple[int, ...]:
-    """Return the shape of nested lists; raise UsageError if they do not form a matrix of numbers."""
+    """Return the shape of nested lists; raise UsageError if they do not form a matrix of numbers.
+
+    For error messages, `what` is the name of the option, and `where` is the index of `value` in the outermost list,
+    such as `[0][2]`.
+    """
     if isinstance(value, int | float) and not isinstance(value, bool):
         _within(value, what)
         return ()
@@ -232,7 +236,7 @@ def make_operands(
     num_filters: int | None = None,
     num_images: int | None = None,
 ) -> Operands:
-    """Return the operands of a convolution, with four axes each, and the images padded.
+    """Return the images and filters of a convolution, with four axes each, and the images padded.
 
     The rows of a matrix with two axes are divided equally among the requested images or filters, and among their
     channels. A matrix with three axes gets a first axis of size 1. Raises UsageError if the matrices do not fit

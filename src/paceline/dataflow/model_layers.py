@@ -33,7 +33,7 @@ from paceline.runs import Stored, find
 def layers_of_integers(stored: Stored, chip: Chip, *, num_images: int, with_linear: bool) -> list[LayerShape]:
     """Run a stored quantized network in integers on images of its test set, and return its layers.
 
-    The layers are in order of execution, with the zeros that were counted in their inputs and weights.
+    The layers are in order of execution, with the shares of zeros that were counted in their inputs and weights.
     """
     recipe = Recipe.from_dict(stored.recipe_values)
     data = load_data(recipe.replace({"data.augment": False}).data, seed=recipe.seed)
@@ -62,7 +62,7 @@ def layers_of_integers(stored: Stored, chip: Chip, *, num_images: int, with_line
 
 
 def _restored(stored: Stored, model: torch.nn.Module, images: Tensor) -> Quantized:
-    """Rebuild a quantized network: trace the model with one image, and restore the stored integers and scales."""
+    """Rebuild the quantized network of a study: trace its model with one image, and load the integers and scales."""
     study = stored.content
     assert isinstance(study, Quantization)
     file = stored.folder / INTEGERS_FILE
@@ -113,9 +113,9 @@ def read_layers(
 ) -> tuple[str, list[LayerShape]]:
     """Return the title and the layers of a model, a stored run or a quantized model.
 
-    The layers are in order of execution. `name` is a built-in model, `file.py:factory`, or the name of the run or of
-    the study that quantized a model. `input_shape` is the shape of one input; it is required for a model, and must be
-    None for a run or a study.
+    The layers are in order of execution. `name` is the name of a built-in model, a reference `file.py:factory` to a
+    user's model, the name of a stored run, or the name of a study that quantized a model. `input_shape` is the shape of
+    one input. It is required for a model, and must be None for a run or a study.
     """
     if is_reference(name) or name in model_names():
         if input_shape is None:
@@ -148,7 +148,7 @@ def _find_stored(name: str, runs: Path) -> Stored:
 
 
 def _layers_of_run(run: Stored, chip: Chip, *, num_images: int, with_linear: bool) -> list[LayerShape]:
-    """Return the layers of a run's final model, with the zeros that were counted in their inputs.
+    """Return the layers of a run's final model, with the shares of zeros that were counted in their inputs.
 
     The zeros are counted while the model runs on images of the run's test set.
     """
@@ -196,8 +196,8 @@ def layers_of(
     """Run a model on `inputs`, and return its convolutions in order of execution.
 
     `with_linear` adds the linear layers, as 1x1 convolutions. The layers are described for `num_images` images.
-    `on_input` is called with the module and the input of each layer. The first dimension of a convolution's input is
-    the batch.
+    `on_input` is called with the module and the input of each layer. The input of a convolution always has a batch
+    dimension, even if the model calls the convolution without one.
     """
     layers: list[LayerShape] = []
     names = {module: name for name, module in model.named_modules()}
@@ -236,7 +236,10 @@ def layers_of(
 
 
 def _layer(name: str, module: nn.Module, values: Tensor, num_images: int, num_tried: int) -> LayerShape:
-    """Describe a module as a layer, from its input in a trial run with `num_tried` images."""
+    """Describe a module as a layer for `num_images` images.
+
+    `values` is the module's input in a trial run with `num_tried` images.
+    """
     counts = {"num_images": num_images, "num_tried": num_tried}
     if isinstance(module, nn.Linear):
         return linear_layer(name, values.shape, num_filters=module.out_features, **counts)
@@ -260,7 +263,11 @@ def _layer(name: str, module: nn.Module, values: Tensor, num_images: int, num_tr
 
 
 def _padding(module: nn.Conv2d) -> tuple[int, int]:
-    """Return the padding of a convolution in pixels; padding="same" must be symmetric."""
+    """Return the padding of a convolution in pixels, vertical and horizontal.
+
+    If the padding is "same", both sides of the kernel must be odd, so that opposite sides of the input are padded
+    equally.
+    """
     if not isinstance(module.padding, str):
         return _pair(module.padding)
     if module.padding == "valid":

@@ -32,7 +32,7 @@ def analyse(
     objective: str = DEFAULT_OBJECTIVE,
     with_baselines: bool = True,
 ) -> NetworkCost:
-    """Return the cost of every layer and of the whole network.
+    """Return the cost of every layer and of the whole network on a chip.
 
     `objective` is the quantity that the mapping of each layer minimises. `network` and `batch` are only copied into the
     result.
@@ -55,7 +55,7 @@ def analyse(
 
 
 def analyse_layer(layer: LayerShape, chip: Chip, *, objective: str, with_baselines: bool) -> LayerCost:
-    """Return the cost of one layer under the mapping that is best by `objective`."""
+    """Return the cost of one layer, with the mapping that minimises the quantity `objective`."""
     shape, groups = layer.shape, layer.num_groups
     mapping = choose_mapping(layer.name, shape, chip, objective)
     words = accesses(shape, mapping).times(groups)
@@ -135,8 +135,8 @@ def _share(counted: float | None, zeros: float, chip: Chip) -> float:
 def _gating(layer: LayerShape, chip: Chip) -> Gating:
     """Return the multiplications and the energy that zero gating saves.
 
-    If an input is zero, a PE with zero gating skips the product, the read of the weight, and the read and write of the
-    partial sum.
+    If an input is zero, a processing element (PE) with zero gating skips the multiplication, the read of the weight,
+    and the read and write of the partial sum.
     """
     share = layer.input_zeros if layer.zero_products is None else layer.zero_products
     skipped = round(layer.num_macs * share)
@@ -144,9 +144,10 @@ def _gating(layer: LayerShape, chip: Chip) -> Gating:
 
 
 def _bound(parts: Mapping[str, int], processing_s: float, dram_s: float) -> str:
-    """Return what limits the speed of a layer: `dram` if DRAM takes longer than the chip itself.
+    """Return what limits the speed of a layer: `dram` if the transfers to and from DRAM take longer than processing.
 
-    Otherwise, return `buffer` or `compute`, depending on whether moving words or computing takes longer.
+    Otherwise, return `buffer` if moving words between the buffer and the PEs takes longer than computing, and `compute`
+    if not.
     """
     if dram_s > processing_s:
         return "dram"
@@ -155,14 +156,14 @@ def _bound(parts: Mapping[str, int], processing_s: float, dram_s: float) -> str:
 
 
 def _utilisation(macs: int, time_s: float, chip: Chip) -> float:
-    """Return the multiplications as a share of those that all PEs can do in `time_s`."""
+    """Return `macs` divided by the number of multiplications that all PEs of the chip can do in `time_s` seconds."""
     return macs / (chip.num_pes * time_s * chip.clock_hz)
 
 
 def _energy(words: Accesses, layer: LayerShape, chip: Chip) -> LayerEnergy:
-    """Return the energy by memory level and in total, relative to a multiply-accumulate.
+    """Return the energy of a layer by memory level, in total, and per multiply-accumulate.
 
-    The energy of DRAM is that of uncompressed traffic, as it is for the baseline dataflows.
+    The energy of DRAM accesses does not take compression into account.
     """
     levels = {"mac": layer.num_macs * chip.energy.mac}
     levels |= {level: float(cost) for level, cost in words.energy(chip).items()}

@@ -19,9 +19,9 @@ OPERATIONS = ("multiply", "add", "send", "sum")  # in their order within a cycle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One operation of one PE. Cycles are counted from 1.
+    """One operation of one PE (processing element), with its first and last cycle. Cycles are counted from 1.
 
-    An addition that takes no time (model `mac`) has the number of the cycle in which the product before it ends.
+    An addition that takes no time (execution model `mac`) gets the cycle in which the preceding multiplication ends.
     """
 
     cycle: int
@@ -41,7 +41,7 @@ class Event:
 
 
 class _Where(TypedDict):
-    """The fields that all events of one PE for one output have in common."""
+    """The fields of `Event` that are equal for all events of one PE for one output."""
 
     number: int
     place: Place
@@ -80,7 +80,11 @@ def _strip_events(simulation: Simulation, record: Record, index: int) -> Iterato
 
 
 def _row_events(simulation: Simulation, record: Record, index: int, where: tuple[int, int, int]) -> Iterator[Event]:
-    """Yield the multiplications and additions of one PE for one output."""
+    """Yield the multiplications and additions of one PE for one output.
+
+    `index` is the index of a strip in the pass. `where` has the row and the column of the PE in this strip, and the
+    column of the output.
+    """
     row, column, output = where
     pes, schedule = record.pes, record.schedule
     stride, width = simulation.plan.shape.stride[1], simulation.plan.shape.kernel_width
@@ -116,7 +120,11 @@ def _row_events(simulation: Simulation, record: Record, index: int, where: tuple
 
 
 def _column_events(record: Record, index: int, column: int, output: int) -> Iterator[Event]:
-    """Yield the events that add up a column for one output: PEs send partial sums, and the first PE adds them."""
+    """Yield the events that add up the partial sums of a column of PEs for one output.
+
+    The other PEs of the column send their partial sums to the first PE, which adds them. `index` is the index of a
+    strip in the pass, and `column` is a column of this strip.
+    """
     schedule, one = record.schedule, record.one
     num_rows = record.pes.partial_sums.shape[1]
     num_sums = schedule.sum_start.shape[1]

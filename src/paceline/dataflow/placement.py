@@ -20,7 +20,10 @@ from paceline.dataflow.timing import Schedule, Timing, make_schedule
 
 @dataclass(frozen=True)
 class Strip:
-    """A logical set, or the part of a set that computes some of its output rows, at a position in the array."""
+    """A logical set of PEs (processing elements), or a part of a set, at a position in the array.
+
+    A logical set computes one image with one filter. A part of a set computes some of the output rows.
+    """
 
     image: int
     filter: int
@@ -32,16 +35,16 @@ class Strip:
 
 @dataclass(frozen=True)
 class Pass:
-    """The work of the array between two loads of filters.
+    """The work of the array of PEs (processing elements) between two loads of filters.
 
-    A pass computes one or more strips side by side, all with the same kernel rows.
+    A pass computes one or more strips of output rows side by side, all with the same kernel rows.
     """
 
     index: int
     start_cycle: int
     strips: tuple[Strip, ...]
     kernel_rows: range
-    has_carry: bool  # whether partial sums of an earlier fold are added
+    has_carry: bool  # whether partial sums of an earlier fold (group of kernel rows) are added
     is_final: bool  # whether this is the last fold, after which outputs are complete
 
     @property
@@ -51,7 +54,10 @@ class Pass:
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Division of a convolution into sets, strips and folds on an array of PEs."""
+    """Division of a convolution into strips of output rows and folds of kernel rows, for an array of PEs.
+
+    A PE is a processing element. `array` is the number of rows and columns of PEs.
+    """
 
     shape: Shape
     timing: Timing
@@ -64,7 +70,7 @@ class Placement:
 
     @property
     def set_rows(self) -> int:
-        """Number of rows of PEs that a set occupies in a pass."""
+        """Number of rows of PEs that a logical set of PEs occupies in a pass."""
         return 1 if self.is_serial else min(self.shape.kernel_height, self.array[0])
 
     @property
@@ -98,7 +104,7 @@ class Placement:
 
     @cached_property
     def places(self) -> list[tuple[int, int]]:
-        """Row and column of every PE of the array that any pass uses."""
+        """Row and column in the array of every PE that at least one pass uses."""
         widest: dict[tuple[int, int], int] = {}
         for strip in itertools.chain.from_iterable(self._batches()):
             corner = (strip.array_row, strip.array_column)
@@ -111,13 +117,13 @@ class Placement:
 
     @property
     def num_sets_side_by_side(self) -> int:
-        """Number of logical sets that the strips computed at once make up, rounded up."""
+        """Number of logical sets that are computed at once, rounded up; a set consists of one or more strips."""
         per_set = math.ceil(self.shape.output_height / self.strip_columns)
         return math.ceil(self.num_side_by_side / per_set)
 
     @property
     def num_logical_pes(self) -> int:
-        """Number of PEs of a logical set (R x E), times the number of sets computed side by side."""
+        """Number of PEs of a logical set (kernel rows x output rows), times the number of sets computed at once."""
         return self.shape.kernel_height * self.shape.output_height * self.num_sets_side_by_side
 
     @property
@@ -132,9 +138,10 @@ class Placement:
 
     @cached_property
     def _schedules(self) -> dict[int, Schedule]:
-        """Schedules of passes, by the number of additions per column and output.
+        """Schedules of passes, by the number of partial sums that the first PE of a column adds for each output.
 
-        There are at most three: one for the first fold, one for the last fold, and one for the folds between.
+        There are at most three: one for the first fold (group of kernel rows), one for the last, and one for the
+        others.
         """
         height = 1 if self.is_serial else self.shape.kernel_height
         rows = [min(self.set_rows, height - start) for start in range(0, height, self.set_rows)]

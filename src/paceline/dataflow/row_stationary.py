@@ -6,8 +6,8 @@ channels and t sets on different filters. A set of PEs has one row of PEs per ke
 A pass is the work of the PEs between two loads of filters.
 
 The search evaluates all candidates, and chooses the best by an objective. Candidates are mappings that fit the chip,
-with the largest possible m and with other parameters from `part_sizes`. Functions accept one mapping, whose parameters
-are numbers, or all candidates at once, whose parameters are arrays.
+with the largest possible m and with other parameters from `part_sizes`. Functions accept either one mapping, as a
+`Mapping` of numbers, or all candidates at once, as a `Mapping` of arrays.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ DEFAULT_OBJECTIVE = "dram-delay"
 
 @dataclass(frozen=True, kw_only=True)
 class Mapping:
-    """Parameters that assign the work of a layer to the PEs and to passes.
+    """Parameters that divide the work of a layer among PEs (processing elements) and passes.
 
-    Each field is a number, or an array with one value per candidate.
+    A pass is the work of the PEs between two loads of filters. Each field is a number, or an array with one value per
+    candidate mapping.
     """
 
     m: Amount  # filters whose partial sums are in the buffer
@@ -48,7 +49,10 @@ class Mapping:
 
 @dataclass(frozen=True, kw_only=True)
 class Rounds:
-    """Number of iterations of each loop around a pass, and quantities that follow from them."""
+    """Numbers of iterations of the loops around a pass, and other counts that depend on the mapping.
+
+    A pass is the work of the PEs (processing elements) between two loads of filters.
+    """
 
     images: Amount
     strips: Amount
@@ -74,15 +78,15 @@ class Rounds:
 
     @property
     def filter_loads(self) -> Amount:
-        """Number of times that PEs load each weight: 1 if they hold all weights at once.
+        """Number of times that PEs load each weight: 1 if the PEs hold all weights at once.
 
-        Otherwise, they load each weight once for every strip (e output rows) of every group of n images.
+        Otherwise, PEs load each weight once for every strip (e output rows) of every group of n images.
         """
         return np.where(self.filters * self.channels == 1, 1, self.images * self.strips)
 
 
 def buffer_banks(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
-    """Return the number of buffer banks for inputs and partial sums; no bank holds both."""
+    """Return the number of buffer banks that a mapping needs for inputs and partial sums; no bank holds both."""
     sums = mapping.n * mapping.m * mapping.e * shape.output_width * chip.word_bytes
     return input_banks(shape, mapping, chip) + np.ceil(sums / chip.buffer.bank_bytes)
 
@@ -93,13 +97,13 @@ def input_banks(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
 
 
 def filter_bytes(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
-    """Return the size of one pass's filters, which the buffer prefetches during the previous pass."""
+    """Return the size in bytes of the filters of one pass, which the buffer prefetches during the previous pass."""
     weights = mapping.p * mapping.t * mapping.q * mapping.r * shape.kernel_height * shape.kernel_width
     return weights * chip.word_bytes
 
 
 def accesses(shape: Shape, mapping: Mapping) -> Accesses:
-    """Return the words moved at every memory level for one group of a layer."""
+    """Return the number of words moved at every memory level for one channel group of a layer."""
     rounds = Rounds.of(shape, mapping)
     weights = shape.num_filters * shape.weights_per_output
     outputs, macs = shape.num_outputs, shape.num_multiplications
@@ -130,11 +134,12 @@ def accesses(shape: Shape, mapping: Mapping) -> Accesses:
 
 
 def cycles(shape: Shape, mapping: Mapping, chip: Chip) -> dict[str, Amount]:
-    """Return the cycles of one group of a layer by cause.
+    """Return the number of cycles of one channel group of a layer by cause: computing, or transferring a type of data.
 
-    The causes `compute`, `input` and `partial_sum` overlap in time. A pass begins by loading filters and the first
-    window of inputs. The PEs do not multiply during that time, because a PE has room for only one set of filters and
-    one window. The remaining inputs and the partial sums are transferred while the PEs multiply.
+    The PEs (processing elements) work in passes. A pass begins by loading filters (`filter_load`) and the first window
+    of inputs (`window_load`). The PEs do not multiply during that time, because a PE has room for only one set of
+    filters and one window. The remaining inputs (`input`) and the partial sums (`partial_sum`) are transferred while
+    the PEs multiply (`compute`).
     """
     rounds = Rounds.of(shape, mapping)
     filters = _items_per_pe(shape.num_filters, mapping.p, mapping.t)
@@ -154,7 +159,10 @@ def cycles(shape: Shape, mapping: Mapping, chip: Chip) -> dict[str, Amount]:
 
 
 def total_cycles(parts: dict[str, Amount]) -> Amount:
-    """Return the total cycles; among causes that overlap in time, only the longest counts."""
+    """Return the total number of cycles; among causes that overlap in time, only the longest counts.
+
+    `parts` is the result of `cycles`: the number of cycles by cause.
+    """
     flowing = np.maximum(np.maximum(parts["compute"], parts["input"]), parts["partial_sum"])
     return flowing + parts["filter_load"] + parts["window_load"]
 
@@ -171,7 +179,8 @@ def _busy_sets(whole: int, inner: Amount, sets: Amount) -> Amount:
 def _items_per_pe(whole: int, inner: Amount, sets: Amount) -> Amount:
     """Return the number of filters or channels that a PE processes in all rounds together.
 
-    The arguments are those of `_busy_sets`. A PE may have fewer filters or channels in the last round.
+    `whole` filters or channels are divided into rounds. In each round, `sets` sets of PEs compute `inner` filters or
+    channels each. A PE may have fewer filters or channels in the last round.
     """
     rest = whole % (inner * sets)
     return whole // (inner * sets) * inner + ceiling(rest, sets)
@@ -182,9 +191,9 @@ def _energy(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
 
 
 def _time(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
-    """Return the total cycles of one group of a layer, without the cycles in which the chip waits for DRAM.
+    """Return the total cycles of one channel group of a layer, without the cycles in which the chip waits for DRAM.
 
-    The search ignores these cycles, because their number depends on how well the data can be compressed.
+    The search ignores the waiting, because its duration depends on how well the data can be compressed.
     """
     return total_cycles(cycles(shape, mapping, chip))
 
@@ -205,7 +214,10 @@ def check_objective(name: str) -> None:
 
 
 def choose_mapping(name: str, shape: Shape, chip: Chip, objective: str = DEFAULT_OBJECTIVE) -> Mapping:
-    """Return the best mapping of a group of a layer; raise UsageError if none fits the chip."""
+    """Return the mapping that minimises `objective` for one channel group of a layer.
+
+    Raises UsageError if no mapping fits the chip. `name` is the name of the layer for the error message.
+    """
     check_objective(objective)
     try:
         return best_mapping(shape, chip, objective)
@@ -219,14 +231,17 @@ class _Unmappable(Exception):
 
 @lru_cache(maxsize=256)
 def best_mapping(shape: Shape, chip: Chip, objective: str) -> Mapping:
-    """Return the mapping with the lowest objective and, among equals, the lowest energy."""
+    """Return the mapping with the lowest value of `objective` and, among equals, the lowest energy."""
     candidates = _candidates(shape, chip)
     order = np.lexsort((_energy(shape, candidates, chip), OBJECTIVES[objective](shape, candidates, chip)))
     return Mapping(**{key: int(values[order[0]]) for key, values in vars(candidates).items()})
 
 
 def _candidates(shape: Shape, chip: Chip) -> Mapping:
-    """Return all candidates of the search, as arrays; raise _Unmappable if no mapping fits the chip."""
+    """Return all mappings that the search compares, as one `Mapping` of arrays.
+
+    Raises _Unmappable if no mapping fits the chip.
+    """
     _check_kernel(shape, chip)
     per_pe = np.array(list(_pe_choices(shape, chip)), dtype=np.int64)
     sets = np.array(list(_set_choices(shape, chip)), dtype=np.int64)
@@ -261,7 +276,7 @@ def _most_filters(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
 
 
 def _check_kernel(shape: Shape, chip: Chip) -> None:
-    """Raise _Unmappable if the kernel exceeds the rows of the array or the scratch pads of a PE."""
+    """Raise _Unmappable if the kernel has more rows than the array, or rows too long for the scratch pads of a PE."""
     pads = chip.scratch_pads
     if shape.kernel_height > chip.rows:
         problem = f"its {shape.kernel_height} filter rows need as many rows of PEs, but the chip has {chip.rows}"

@@ -22,9 +22,10 @@ def ceiling(whole: Amount, part: Amount) -> Amount:
 
 
 def part_sizes(whole: int, most: int) -> list[int]:
-    """Return sizes of parts that cover `whole`, ascending: for each number of parts, the smallest sufficient size.
+    """Return the useful sizes of the parts that `whole` can be divided into, in ascending order.
 
-    Sizes above `most` are left out. For a whole of 10, the sizes are 1, 2, 3, 4, 5 and 10.
+    For each number of parts, the list has the smallest size with which that many parts cover `whole`. Sizes above
+    `most` are left out. For a whole of 10, the sizes are 1, 2, 3, 4, 5 and 10.
     """
     sizes = []
     part = min(whole, most)
@@ -39,8 +40,8 @@ def part_sizes(whole: int, most: int) -> list[int]:
 class ConvAxis:
     """One axis of a convolution, vertical or horizontal, with all sizes in pixels.
 
-    `size` is the input without padding, and `padding` is added at both ends. Methods that count pixels in strips divide
-    the outputs along the axis into strips of `part` outputs.
+    `size` is the size of the input without padding, and `padding` is added at both ends. Methods that count pixels in
+    strips divide the outputs along the axis into strips of `part` outputs.
     """
 
     size: int
@@ -69,7 +70,7 @@ class ConvAxis:
         return (outputs - 1) * self.step + self.kernel
 
     def read_in_strips(self, part: Amount) -> Amount:
-        """Return the number of pixels read by strips of `part` outputs, padding included.
+        """Return the number of pixels that all strips of `part` outputs read together, padding included.
 
         A pixel that two strips read counts twice.
         """
@@ -77,7 +78,7 @@ class ConvAxis:
         return (self.outputs - strips) * self.step + strips * self.kernel
 
     def real_in_strips(self, part: Amount) -> Amount:
-        """Return the number of pixels read by strips of `part` outputs, without padding.
+        """Return the number of pixels that all strips of `part` outputs read together, without padding.
 
         A pixel that two strips read counts twice.
         """
@@ -89,16 +90,17 @@ class ConvAxis:
         return self._real(self.outputs)
 
     def blocks_in_strips(self, block: Amount, part: Amount) -> Amount:
-        """Return the number of blocks of pixels read by strips of outputs, without padding.
+        """Return the number of blocks of `block` pixels that all strips of `part` outputs read together.
 
-        The pixels that a strip reads are divided into blocks of `block` pixels; the last block may be smaller.
+        The pixels that a strip reads, without padding, are divided into blocks; the last block may be smaller.
         """
         return _for_each(self._blocks, block, part)
 
     def outputs_of_blocks(self, block: Amount, part: Amount) -> Amount:
         """Return the number of outputs that read a block of pixels, summed over all blocks.
 
-        Blocks are those of `blocks_in_strips`. For each block, only outputs of the block's own strip are included.
+        The pixels that each strip of `part` outputs reads are divided into blocks of `block` pixels, as in
+        `blocks_in_strips`. For each block, only outputs of the block's own strip are counted.
         """
         return _for_each(self._outputs_of_blocks, block, part)
 
@@ -118,7 +120,10 @@ class ConvAxis:
         return int(((end - 1) // block - start // block + 1)[end > start].sum())
 
     def _num_first_read(self, part: int) -> NDArray[np.int64]:
-        """Return, for each output, the number of its pixels (not padding) that no earlier output of its strip reads."""
+        """Return, for each output, how many of the pixels that it reads no earlier output of its strip reads.
+
+        A strip has `part` outputs. Padding is not counted.
+        """
         new = self._num_last_inside(self.step)
         new[::part] = self._num_last_inside(self.kernel)[::part]
         return new
@@ -150,8 +155,8 @@ _NUMBER = r"\d{1,9}"
 class Shape:
     """Sizes of a convolution, checked on construction.
 
-    In the notation of the papers on Eyeriss, N images have C channels of H x W pixels, and M filters have C channels of
-    R x S weights.
+    In the notation of the papers on the Eyeriss chip, N images have C channels of H x W pixels, and M filters have C
+    channels of R x S weights.
     """
 
     num_images: int = 1
@@ -215,9 +220,9 @@ class Shape:
 
     @property
     def num_read_pixels(self) -> int:
-        """Number of pixels read in all images and channels, without padding.
+        """Number of pixels, in all images and channels, that at least one output reads, without padding.
 
-        A stride larger than the kernel skips some pixels.
+        A stride larger than the kernel skips some pixels, which are not counted.
         """
         return self.num_images * self.num_channels * self.rows.real * self.columns.real
 
@@ -240,7 +245,10 @@ class Shape:
 
 
 def parse_pair(text: str, option: str) -> tuple[int, int]:
-    """Parse `2` (for both directions) or `2x1` (vertical, then horizontal)."""
+    """Parse the value of a command-line option: `2` (for both directions) or `2x1` (vertical, then horizontal).
+
+    `option` is the name of the option for the error message.
+    """
     words = text.strip().lower().split("x")
     if len(words) in (1, 2) and all(re.fullmatch(rf"-?{_NUMBER}", word) for word in words):
         numbers = [int(word) for word in words]
@@ -249,7 +257,7 @@ def parse_pair(text: str, option: str) -> tuple[int, int]:
 
 
 def parse_array(text: str) -> tuple[int, int]:
-    """Parse rows and columns of PEs, such as `12x14`."""
+    """Parse the size of an array of processing elements (PEs): `12x14` becomes (12, 14), rows and columns."""
     words = text.strip().lower().split("x")
     if len(words) != 2 or not all(re.fullmatch(_NUMBER, word) for word in words):
         raise UsageError(f"--pes {text!r} is not rows x columns (of up to 9 digits), such as 12x14")

@@ -28,8 +28,9 @@ def conv_accesses(simulation: Simulation) -> Accesses:
     as the PE's window covers it, a weight for one pass, and a partial sum until the column is added up. Between folds
     (groups of kernel rows that are computed one after another), the first PE of a column holds the column's sums.
 
-    A partial sum is written by its first product, and read and written by every addition. It is also read when it is
-    sent to the first PE of the column, when the sum of the next fold is added to it, and when it is sent to the buffer.
+    A partial sum is written when its first product is computed, and read and written by every addition. It is also read
+    when it is sent to the first PE of the column, when the sum of the next fold is added to it, and when it is sent to
+    the buffer.
     """
     plan, shape = simulation.plan, simulation.plan.shape
     weights, pixels = shape.num_filters * shape.weights_per_output, shape.num_read_pixels
@@ -57,9 +58,10 @@ def conv_accesses(simulation: Simulation) -> Accesses:
 
 
 def _loads(plan: Placement, one: Pass) -> tuple[int, int, int, int]:
-    """Return four numbers of words that a pass moves.
+    """Return how many words a pass moves, as four numbers.
 
-    They are the weights and the inputs that PEs receive, then the weights and the inputs that are read from the buffer.
+    The first two are the numbers of weights and of inputs that PEs receive. The last two are the numbers of weights and
+    of inputs that are read from the buffer.
     """
     shape = plan.shape
     rows = 1 if plan.is_serial else len(one.kernel_rows)
@@ -88,7 +90,7 @@ def _input_rows(plan: Placement, one: Pass) -> int:
 
 
 def conv_result(simulation: Simulation) -> ConvResult:
-    """Return the results of a simulation, with the energies of the built-in chip `eyeriss`."""
+    """Return the results of a simulation; energies are computed with the parameters of the built-in chip `eyeriss`."""
     plan = simulation.plan
     shape, timing = plan.shape, plan.timing
     moved, chip = conv_accesses(simulation), load_chip("eyeriss")
@@ -119,7 +121,10 @@ def conv_result(simulation: Simulation) -> ConvResult:
 
 @dataclass(frozen=True, kw_only=True)
 class PEContents:
-    """Data of a PE during a pass: weights, pixels, and the indices of its filter row, input row and output row."""
+    """Data of one PE (processing element) during a pass.
+
+    The data are weights, pixels, the strip of the PE, and the indices of its filter row, input row and output row.
+    """
 
     place: Place
     weights: list[list[Any]]
@@ -133,8 +138,8 @@ class PEContents:
 def pe_contents(simulation: Simulation, one: Pass) -> Iterator[PEContents]:
     """Yield the contents of every PE of a pass.
 
-    Under the execution model `serial`, a PE holds all kernel rows, and `filter_row` and `input_row` are the indices of
-    the first of its rows.
+    Under the execution model `serial`, a PE holds all kernel rows; `filter_row` and `input_row` are then the indices of
+    the first filter row and of the first input row.
     """
     pes = PEArray(simulation.plan, one, simulation.operands.images, simulation.operands.filters)
     for index, strip in enumerate(one.strips):
@@ -152,7 +157,7 @@ def pe_contents(simulation: Simulation, one: Pass) -> Iterator[PEContents]:
 
 
 def placement_lines(simulation: Simulation) -> Iterator[str]:
-    """Yield lines of text on the execution model and the placement on the array."""
+    """Yield lines of text that describe the execution model and the placement of the convolution on the array."""
     plan, shape = simulation.plan, simulation.plan.shape
     yield f"{plan.timing.model}: {MODELS[plan.timing.model]}"
     size = f"a logical set of {shape.kernel_height} x {shape.output_height} PEs"

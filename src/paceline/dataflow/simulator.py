@@ -1,6 +1,6 @@
 """Simulate a convolution on an array of processing elements (PEs), with numpy arrays over all PEs.
 
-The simulation runs in passes. A pass is the work of the array between two loads of filters. `placement`
+The simulation runs in passes. A pass is the work of the array between two loads of filters. The module `placement`
 explains logical sets, strips and folds.
 """
 
@@ -21,36 +21,36 @@ from paceline.errors import UsageError
 
 
 class PEArray:
-    """Data of all PEs in a pass, in arrays with the axes strip, row of PEs and column of PEs.
+    """Data of all PEs (processing elements) in a pass, in numpy arrays over all PEs.
 
-    A PE holds rows of weights (lanes), the input rows that they are multiplied with, and its partial sums. It has one
-    lane per channel, or one per channel and kernel row under the execution model `serial`. A tap is the position of a
-    weight in its lane.
+    A PE holds rows of weights (lanes), the input rows that the weights are multiplied with, and its partial sums. A PE
+    has one lane per channel, or one per channel and kernel row under the execution model `serial`. A tap is the
+    position of a weight in its lane.
     """
 
     def __init__(self, plan: Placement, one: Pass, images: Matrix, filters: Matrix) -> None:
         self._stride = plan.shape.stride[1]
         self._num_outputs = plan.shape.output_width
         load = _load_whole_kernel if plan.is_serial else _load_rows
-        # Axes of `filters`: strip, row, lane, tap. Axes of `inputs`: strip, row, column, lane, pixel. All strips have
-        # the columns of the widest; additional columns of other strips hold arbitrary pixels, whose results are unused.
+        # Axes of `filters`: strip, row, lane, tap. Axes of `inputs`: strip, row, column, lane, pixel. All strips get as
+        # many columns as the widest; the additional columns hold arbitrary pixels, whose results are unused.
         self.filters, self.inputs = load(plan, one, images, filters)
         self.partial_sums: Matrix = np.zeros((*self.inputs.shape[:3], self._num_outputs), dtype=images.dtype)
         self.column_sums: Matrix = self.partial_sums[:, 0]  # strip, column, output: in the first PE of each column
 
     @property
     def taps(self) -> list[tuple[int, int]]:
-        """Lane and tap of every weight of a PE, in the order of multiplication."""
+        """Lane (row of weights) and tap (position in this row) of every weight of a PE, in order of multiplication."""
         lanes, width = self.filters.shape[2:]
         return [(lane, tap) for lane in range(lanes) for tap in range(width)]
 
     def window(self, lane: int, tap: int) -> Matrix:
-        """Return the inputs that the weight at `lane` and `tap` is multiplied by, for each PE and output."""
+        """Return, for each PE and output, the input that the weight at position `tap` of row `lane` multiplies."""
         end = tap + (self._num_outputs - 1) * self._stride + 1
         return np.asarray(self.inputs[:, :, :, lane, tap : end : self._stride])
 
     def multiply(self, lane: int, tap: int) -> Matrix:
-        """Return the products of the weight at `lane` and `tap` with the result of `window`, for each PE and output."""
+        """Return, for each PE and output, the product of the weight at position `tap` of row `lane` and its input."""
         return np.asarray(self.filters[:, :, None, lane, tap, None] * self.window(lane, tap))
 
 
@@ -64,7 +64,7 @@ def _load_rows(plan: Placement, one: Pass, images: Matrix, filters: Matrix) -> t
     columns = np.arange(max(strip.num_columns for strip in one.strips))
     needed = np.array([strip.first_row for strip in one.strips])[:, None] + columns
     pixels = needed[:, None, :] * plan.shape.stride[0] + rows[None, :, None]
-    pixels = np.minimum(pixels, images.shape[2] - 1)  # additional columns of strips that are not the widest
+    pixels = np.minimum(pixels, images.shape[2] - 1)  # additional columns of narrower strips may exceed the image
     image = np.array([strip.image for strip in one.strips])[:, None, None]
     return weights.transpose(0, 2, 1, 3), np.ascontiguousarray(images.transpose(0, 2, 1, 3)[image, pixels])
 
@@ -84,7 +84,7 @@ MAX_PRODUCTS = 20_000_000  # per PE and pass: their start cycles take a few hund
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """Values computed in a pass. The lists are filled by `Simulation.records`, and otherwise stay empty."""
+    """Values computed in a pass. `Simulation.records` fills the lists; in other uses, they stay empty."""
 
     one: Pass
     schedule: Schedule
@@ -104,7 +104,11 @@ class Simulation:
 
     @classmethod
     def of(cls, operands: Operands, timing: Timing, array: tuple[int, int] | None = None) -> Simulation:
-        """Place a convolution on an array of PEs. `array` is (rows, columns), by default those of a logical set."""
+        """Place a convolution on an array of PEs (processing elements), and return the simulation.
+
+        `array` is the number of rows and columns of PEs. The default is the size of a logical set: one row of PEs per
+        kernel row, and one column per output row.
+        """
         if array is not None and min(array) < 1:
             raise UsageError(f"an array of {array[0]} x {array[1]} has no PEs; give at least 1x1")
         shape = operands.shape
@@ -141,7 +145,7 @@ class Simulation:
 
     @cached_property
     def utilisation(self) -> float:
-        """Busy cycles of PEs divided by the cycles of all PEs in the logical sets, from 0 to 1."""
+        """Busy cycles summed over all PEs, divided by `cycles` times the number of PEs of the logical sets; 0 to 1."""
         busy = 0
         for one in self.plan.passes():
             schedule = self.plan.schedule(one)
@@ -150,7 +154,7 @@ class Simulation:
 
     @property
     def array_utilisation(self) -> float:
-        """Busy cycles of PEs divided by the cycles of all PEs in the array, from 0 to 1."""
+        """Busy cycles summed over all PEs, divided by `cycles` times the number of PEs of the array; 0 to 1."""
         return self.utilisation * self.plan.num_logical_pes / (self.plan.array[0] * self.plan.array[1])
 
     def _busy_in(self, one: Pass) -> NDArray[np.int64]:
@@ -168,7 +172,11 @@ class Simulation:
         return np.zeros(sides, dtype=self.operands.images.dtype)
 
     def _run(self, output: Matrix, *, is_recorded: bool) -> Iterator[Record]:
-        """Run every pass and yield its record. Results go to `output`, where partial sums stay between folds."""
+        """Run every pass, and yield its record after writing its results to `output`.
+
+        Between folds (groups of kernel rows), `output` holds partial sums. If `is_recorded` is true, the records
+        contain all products and sums.
+        """
         for one in self.plan.passes():
             pes = PEArray(self.plan, one, self.operands.images, self.operands.filters)
             record = Record(one, self.plan.schedule(one), pes, carried=_gather(output, one) if one.has_carry else None)
@@ -199,9 +207,9 @@ class Simulation:
 
 
 def _gather(output: Matrix, one: Pass) -> Matrix:
-    """Read the partial sums that previous folds left in `output` for the strips of a pass.
+    """Return the partial sums that previous folds (groups of kernel rows) wrote to `output` for the strips of a pass.
 
-    All strips get the number of columns of the widest; additional columns are zero.
+    All strips get as many columns as the widest strip; the additional columns are zero.
     """
     width = max(strip.num_columns for strip in one.strips)
     sums = np.zeros((len(one.strips), width, output.shape[3]), dtype=output.dtype)

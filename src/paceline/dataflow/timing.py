@@ -46,16 +46,17 @@ class Timing:
 
     @property
     def addition(self) -> int:
-        """Number of cycles that an addition takes under this model."""
+        """Number of cycles that an addition takes under the execution model."""
         return 0 if self.model == "mac" else self.add_cycles
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Schedule:
-    """Start cycles of all operations of a pass. They are the same in every column of PEs.
+    """Start cycles of all operations of a pass, which are the same in every column of PEs (processing elements).
 
-    For each of F outputs, every PE computes K products, and the first PE of a column adds J partial sums: those of the
-    other PEs and, except in the first fold (group of kernel rows), that of the previous fold.
+    A pass is the work of the PEs between two loads of filters; its cycles are counted from 0. For each of F outputs,
+    every PE computes K products, and the first PE of a column adds J partial sums: those of the other PEs and, except
+    in the first fold (group of kernel rows), that of the previous fold.
     """
 
     multiply_start: Cycles  # F x K
@@ -163,13 +164,13 @@ def _fused(timing: Timing, outputs: int, taps: int, sums: int) -> tuple[Cycles, 
 def _pipelined(timing: Timing, outputs: int, taps: int, sums: int) -> tuple[Cycles, Cycles, Cycles]:
     """Return the start cycles of products, additions and column sums if a PE's multiplier and adder work in parallel.
 
-    At most one product waits for the adder. A PE's own additions have priority. In the gaps between its own additions,
-    the first PE of a column adds the partial sums of the column.
+    At most one product waits for the adder. The first PE of a column adds the column's partial sums only in the gaps
+    between the additions of its own products.
     """
     multiply, add = timing.multiply_cycles, timing.add_cycles
     multiply_start = np.zeros((outputs, taps), dtype=np.int64)
     add_start = np.zeros((outputs, taps - 1), dtype=np.int64)
-    free_multiplier = free_adder = accepted = 0  # accepted: cycle in which the adder took the last product
+    free_multiplier = free_adder = accepted = 0  # accepted: cycle in which the adder receives the last product
     for output in range(outputs):
         for tap in range(taps):
             start = max(free_multiplier, accepted - multiply)

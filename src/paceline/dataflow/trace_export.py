@@ -21,7 +21,7 @@ from paceline.output_files import atomic_file
 from paceline.results.value import Json
 
 SCHEMA = 1
-MAX_EVENTS = 20_000_000  # a few gigabytes; also the limit on cycles, each of which is a line in a .vcd
+MAX_EVENTS = 20_000_000  # a few gigabytes; also the limit on cycles, because a .vcd file lists every cycle
 COLUMNS = (
     *("cycle", "last_cycle", "pass", "row", "column", "operation", "left", "right", "result", "image", "filter"),
     *("output_row", "output_column", "loads", "from_row", "from_column", "to_row", "to_column", "is_complete"),
@@ -62,7 +62,7 @@ def write_trace(simulation: Simulation, target: str) -> int:
 
 
 def event_row(event: Event) -> Json:
-    """Return an event as a dict from the column names of the trace file to plain values."""
+    """Return an event as a dictionary of plain values, by column name of the trace file."""
     source, target = event.source or (None, None), event.target or (None, None)
     values: tuple[Any, ...] = (event.cycle, event.last_cycle, event.number, *event.place, event.operation)
     values += (event.left, event.right, event.result, *event.output, "+".join(event.loads))
@@ -76,7 +76,7 @@ def _write_csv(simulation: Simulation, file: TextIO) -> int:
 
 
 def _write_json(simulation: Simulation, file: TextIO) -> int:
-    """Write one event per line, for line-based tools, and return the number of events."""
+    """Write a JSON file with one event per line, for line-based tools, and return the number of events."""
     plan = simulation.plan
     head = {"schema": SCHEMA, "model": plan.timing.model, "cycles": simulation.cycles, "array": list(plan.array)}
     file.write(json.dumps(head)[:-1] + ', "events": [')
@@ -121,11 +121,12 @@ Key = tuple[int, int, str]  # row, column, unit
 
 
 def write_vcd(found: Iterable[Event], file: TextIO, *, places: Sequence[Place], cycles: int, has_integers: bool) -> int:
-    """Write events, ordered by cycle, as a value change dump (VCD), and return the number of events.
+    """Write the events `found` as a value change dump (VCD), and return the number of events.
 
-    Time t is the start of cycle t + 1. An idle unit of a PE, such as its adder, keeps its last operands. Integers are
-    written as 64-bit vectors, because reals could round them. Other numbers are written as reals. If a unit has several
-    events in one cycle (additions of 0 cycles), only the last event is written.
+    The events must be ordered by cycle. `places` has the row and column of each PE (processing element). Time t is the
+    start of cycle t + 1. An idle unit of a PE, such as its adder, keeps its last operands. Integers are written as
+    64-bit vectors, because reals could round them. Other numbers are written as reals. If a unit has several events in
+    one cycle (additions of 0 cycles), only the last event is written.
     """
     keys = [(*place, unit) for place in places for unit in UNITS.values()]
     names = {
@@ -162,9 +163,9 @@ def _change(value: Number, identifier: str, *, has_integers: bool) -> str:
 
 
 class _ChangeWriter:
-    """Writes the changes of signals in order of time, at most one per signal and time.
+    """A writer of signals' changes to a VCD file, in order of time, with at most one change per signal and time.
 
-    The ends of operations are queued until their time is reached.
+    The ends of operations are queued until the writer reaches their time.
     """
 
     def __init__(self, file: TextIO, names: dict[Key, list[str]], *, has_integers: bool) -> None:
@@ -191,13 +192,13 @@ class _ChangeWriter:
         heapq.heappush(self._ends, (self._until[key], key))
 
     def finish(self, cycles: int) -> None:
-        """Advance to the end of the last cycle, when all units are idle."""
+        """Write the remaining changes up to the end of the last cycle, when all units are idle."""
         self._advance(cycles)
         self._file.write(f"#{cycles}\n")
         self._file.writelines(self._pending.values())
 
     def _advance(self, time: int) -> None:
-        """Advance to a time, and mark a unit as idle if its operation ends by then."""
+        """Advance to `time`. At the end of every operation up to then, mark its unit as idle."""
         while self._ends and self._ends[0][0] <= time:
             end, key = heapq.heappop(self._ends)
             if self._until.get(key) == end:
@@ -208,7 +209,7 @@ class _ChangeWriter:
         self._move(time)
 
     def _move(self, time: int) -> None:
-        """Advance to `time`: write the pending changes at the current time, and the number of each cycle on the way."""
+        """Advance to `time`: write the changes pending at the current time, and the cycle number at each step."""
         while self._time < time:
             self._file.write(f"#{self._time}\nb{self._time + 1:b} {_identifier(0)}\n")
             self._file.writelines(self._pending.values())

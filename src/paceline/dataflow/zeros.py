@@ -26,13 +26,13 @@ class InputZeros:
 
 
 def measure_linear_input(values: Tensor, chip: Chip) -> InputZeros:
-    """Measure the zeros in the input of a linear layer."""
+    """Measure the zeros in `values`, the input of a linear layer."""
     zeros = float((values == 0).double().mean())
     return InputZeros(zeros, encoded_share(values.numpy(), chip), zeros)
 
 
 def measure_conv_input(values: Tensor, chip: Chip, *, kernel: Pair, stride: Pair, padding: Pair) -> InputZeros:
-    """Measure the zeros in the input of a convolution.
+    """Measure the zeros in `values`, the input of a convolution.
 
     The shape of `values` is (samples, channels, height, width). Products with padding also count as products whose
     input is zero.

@@ -28,7 +28,7 @@ class ExportSource:
 
 @dataclass(frozen=True, eq=False)
 class ExportTable:
-    """Declaration of a table. Its rows are the lines of one `kind` in the workers' files, such as steps.
+    """Declaration of a table. Its rows are the lines of one `kind` in the workers' files, such as `step`.
 
     A value that a line lacks is None in the row.
     """
@@ -103,7 +103,7 @@ def rows(sources: Sequence[ExportSource]) -> Iterator[tuple[ExportTable, list[Ce
                     yield table, table.row(source, rank, line)
 
 
-OPEN_STEPS = 64  # newest steps whose sums are held back, because an operation may end some steps after it began
+OPEN_STEPS = 64  # number of newest steps whose sums are not yielded yet: an operation may end some steps after it began
 
 
 class Scalar(NamedTuple):

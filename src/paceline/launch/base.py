@@ -18,7 +18,7 @@ from paceline.recipe import ClusterConfig
 if TYPE_CHECKING:  # these import torch, which takes seconds
     from paceline.train.context import Context, Event
 
-DEFAULT_ADDRESS, DEFAULT_PORT = "127.0.0.1", 29400  # host 0 with --nnodes
+DEFAULT_ADDRESS, DEFAULT_PORT = "127.0.0.1", 29400  # of host 0, with --nnodes
 
 Function = Callable[..., Any]  # a module-level function: (context, **arguments) -> plain values
 
@@ -90,17 +90,17 @@ class LaunchRequest:
 
 @dataclass(frozen=True)
 class Fit:
-    """What `Launcher.detect` returns if a request selects the launcher; `because` says what selected it."""
+    """Result of `Launcher.detect` if a request selects the launcher, with the reason for the selection."""
 
     because: str = ""  # the option or program that selects the launcher, such as --hosts; empty: it is the default
 
 
 @dataclass(frozen=True)
 class Place:
-    """The hosts that a run's workers are on, described for tables and stored runs."""
+    """Description of the hosts on which a run's workers are, for tables and stored runs."""
 
     launcher: str
-    num_hosts: int = 1  # all emulated nodes are on one host
+    num_hosts: int = 1  # emulated nodes are all on one host, and count as one
     words: str = ""  # names or properties of the hosts, such as "on alpha, beta"; may be empty
 
 
@@ -172,7 +172,7 @@ class Launcher(ABC):
 
     @abstractmethod
     def open(self, num_processes: int) -> WorkerPool:
-        """Return a pool of `num_processes` workers and servers. It acquires resources when its `with` block begins."""
+        """Return a pool of `num_processes` workers and servers. Its `with` block acquires and releases resources."""
 
     def describe(self) -> Place:
         return Place(self.name)

@@ -66,7 +66,7 @@ class ByHand(Launcher):
 
 
 class ByHandPool(ProcessPool):
-    """The worker processes of this host. Hosts exchange tasks' digests and results through a TCPStore on host 0."""
+    """The worker processes of this host. Hosts compare tasks and exchange results through a TCPStore on host 0."""
 
     can_go_on = False  # other hosts are not notified of a failed task
 

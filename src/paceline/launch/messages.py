@@ -61,7 +61,7 @@ class RunTask:
     node: str  # workers with the same value share a host
     job: int  # number of the task in its pool, counted from 1
     master: tuple[str, int]  # address and port of the rendezvous store
-    address: str  # address at which peers reach the worker; empty: that of its interface towards the store
+    address: str  # at which peers reach the worker; empty: address of its network interface towards the store
     objects: bytes = b""  # pickled models, data and losses of the parent; never sent to another host
 
 

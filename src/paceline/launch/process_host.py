@@ -29,7 +29,7 @@ class WorkerSlot:
 
     node: str  # processes with the same name here share a host
     local_rank: int
-    address: str  # at which peers reach the process; empty: that of its interface towards the rendezvous store
+    address: str  # at which peers reach the process; empty: address of its network interface towards the store
 
 
 @dataclass

@@ -141,9 +141,10 @@ def collect(store: Any, key: str) -> Any:
 
 
 def leave(store: Any, key: str, *, is_host: bool, num_others: int) -> None:
-    """Report that this process no longer uses a store. The process that hosts the store waits for the others' reports.
+    """Report that this process no longer uses a store. The process that hosts the store waits for these reports.
 
-    It waits no longer than the store's timeout. `key` is a prefix that all processes share.
+    The host (`is_host`) waits until all `num_others` other processes have reported, or the store's timeout has expired.
+    `key` is a prefix that all processes share.
     """
     if not is_host:
         if store.add(f"{key}/left", 1) == num_others:

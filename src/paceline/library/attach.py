@@ -1,9 +1,9 @@
 """Hooks that run a strategy on the user's own model and optimiser. `paceline.parallel` installs them.
 
 Gradients are synchronised by the time `backward()` returns, because users inspect, clip and unscale them before the
-step. A hook on each parameter passes the parameter's complete gradient to the strategy. The first hook that runs in a
-backward pass also queues an autograd callback, which runs at the end of the pass. Strategies that average weights do so
-before the optimiser's `step()` returns.
+optimiser's step. A hook on each parameter passes the parameter's complete gradient to the strategy. The first hook that
+runs in a backward pass also queues an autograd callback, which runs at the end of the pass. Strategies that average
+weights do so before the optimiser's `step()` returns.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Attachment:
         self._check_data()
 
     def _reset_unreached(self, reached: list[bool]) -> None:
-        """Replace the gradient of zeros by None for each parameter that no worker used.
+        """Replace the gradient of zeros by None for each parameter for which no worker had a gradient.
 
         With zeros, weight decay and momentum would change these parameters. `reached` has one value per parameter:
         whether this worker had a gradient for it before synchronisation. Raises RunError if workers are not in the same

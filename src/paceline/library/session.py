@@ -20,7 +20,7 @@ from paceline.parsing import whole_number
 from paceline.strategies import Strategy, StrategySpec
 from paceline.strategies.capabilities import as_asynchronous, check_contract, servers_of
 
-# It is exact (the same update as one worker with the whole batch), and hides communication behind backward.
+# `overlap` is exact (the same update as one worker with the whole batch), and communicates during backward.
 DEFAULT_STRATEGY = "overlap"
 
 
@@ -145,8 +145,8 @@ def parallel(
     Return the model and the optimiser to use in the training loop. They are the objects that were passed, unless the
     strategy wraps the model (ddp) or executes the optimiser's step itself. `strategy` is a Strategy, or text as on the
     command line (`ring`, `ddp:bucket_mb=5+bf16`). `codec` names the compression of gradients (`bf16`, `int8`) if the
-    text has no suffix that names it. All workers start from rank 0's parameters and buffers. With `check_data`,
-    RunError is raised if two workers get the same first batch.
+    strategy's text has no suffix such as `+bf16`. All workers start from rank 0's parameters and buffers. With
+    `check_data`, RunError is raised if two workers get the same first batch.
     """
     session = current("parallel")
     built = _build(strategy, codec)
@@ -259,7 +259,7 @@ def _build(strategy: str | Strategy, codec: str | None) -> Strategy:
 def _warn_unfinished() -> None:
     """Warn at exit if `finish` was not called and replicas may differ.
 
-    This does not contact the other workers, which may have exited.
+    The other workers are not contacted, because they may have exited.
     """
     if hasattr(sys, "last_type"):
         return  # an exception ended the program and is printed

@@ -47,7 +47,7 @@ class TimelineBuilder:
         lane += [_timeline_span(block.key.op, "blocked", block.begin_s, block.end_s) for block in lines.blocked]
 
     def result(self) -> Timeline | None:
-        """Return the timeline, or None if `add` has received none of its steps."""
+        """Return the timeline, or None if `add` has received no step of the timeline."""
         if not self._lanes:
             return None
         lanes = [Lane(rank=rank, spans=_longest(spans)) for rank, spans in sorted(self._lanes.items())]
@@ -68,7 +68,7 @@ class Analysis(Value, frozen=True, kw_only=True):
     """Split of the step time, stragglers and timeline of a run.
 
     `split` is None if no step was measured. `stragglers` is None for a single worker or for too few steps. `timeline`
-    is None if none of its steps was measured.
+    is None if none of the timeline's steps was measured.
     """
 
     split: Split | None = None
@@ -77,7 +77,7 @@ class Analysis(Value, frozen=True, kw_only=True):
 
 
 def analyse_folder(folder: Path, *, first: int, last: int, factors: Factors) -> Analysis:
-    """Analyse the steps from `first` to `last`, both included, of the run stored in `folder`.
+    """Return the analysis of the steps from `first` to `last`, both included, of the run stored in `folder`.
 
     `factors` converts the size of a tensor to bytes sent and received (see `split.Factors`).
     """
@@ -86,7 +86,7 @@ def analyse_folder(folder: Path, *, first: int, last: int, factors: Factors) -> 
 
 
 def analyse(workers: Mapping[int, Iterable[StepLines]], *, first: int, last: int, factors: Factors) -> Analysis:
-    """Analyse the measured steps from `first` to `last`, both included.
+    """Return the analysis of the measured steps from `first` to `last`, both included.
 
     `workers` has the recorded steps of each rank in order. For `factors`, see `split.Factors`.
     """
@@ -111,9 +111,9 @@ def analyse(workers: Mapping[int, Iterable[StepLines]], *, first: int, last: int
 def _splits(
     workers: Mapping[int, Iterable[StepLines]], factors: Factors
 ) -> Iterator[tuple[dict[int, StepLines], dict[int, StepSplit]]]:
-    """Yield two dicts by rank for each step: workers' records, and splits of their step time."""
+    """Yield two dicts by rank for each step: the workers' records, and the splits of the workers' step time."""
     arrivals = Arrivals()
-    # By rank: the previous step, and the intervals in which its transfers continue after its end.
+    # By rank: the previous step, and the intervals in which that step's transfers continue after its end.
     moving: dict[int, tuple[int, list[Interval]]] = {}
     for group in _delayed(group_by_step(workers), arrivals):
         splits = {}
@@ -126,7 +126,7 @@ def _splits(
 
 
 def _delayed(groups: Iterator[dict[int, StepLines]], arrivals: Arrivals) -> Iterator[dict[int, StepLines]]:
-    """Add each step's operations to `arrivals`. Yield a step as soon as the next step's operations are added, too.
+    """Yield each step of `groups` after adding the operations of this step and of the next step to `arrivals`.
 
     The analysis of a step needs the operations of the next step: a worker may wait for a message that its peer sends
     only in the peer's next step.

@@ -77,7 +77,7 @@ def synchronise_clocks(comm: ExchangeComm) -> Clock:
 
 
 def measure_drift(clock: Clock, comm: ExchangeComm) -> Clock:
-    """Measure the offset again, and return a clock that also corrects drift since `clock`.
+    """Measure the offset to rank 0's clock again, and return a `Clock` that also corrects the drift of the clocks.
 
     All workers must call this together.
     """

@@ -90,8 +90,8 @@ def nap(seconds: float) -> None:
 class Injector(Observer):
     """Observer of the training loop that applies injections to this worker.
 
-    The injector also listens to the worker's comms for blocked times, because a `factor` applies only to the time of a
-    phase in which the worker is not blocked in communication.
+    The injector also listens to the worker's comms for blocked times, because the factor of a slowdown applies only to
+    the time of a phase in which the worker is not blocked in communication.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Injector(Observer):
     def _sleep_for_injections(self, phase: str) -> None:
         """Sleep for the time that injections have added to a phase.
 
-        If a sleep takes too long, the next one is shortened, but by at most MOST_OVERSLEPT_S. Without this limit, one
+        If a sleep takes too long, the next sleep is shortened, but by at most MOST_OVERSLEPT_S. Without this limit, one
         long sleep on a busy machine would replace the sleeps of the following steps, and only some steps would be slow.
         """
         if self._pending_sleep_s[phase] > 0:

@@ -39,7 +39,7 @@ _WITH_SENT = 216
 class Traffic:
     """Byte counts of TCP connections.
 
-    `sent_bytes` and `received_bytes` count payload. Payload that is sent again after a loss counts once in them.
+    `sent_bytes` and `received_bytes` count payload, and count payload that is sent again after a loss only once.
     """
 
     sent_bytes: int = 0
@@ -79,7 +79,7 @@ class Connections:
 
     @staticmethod
     def open() -> Connections | None:
-        """Return a reader of the counters, or None if the kernel lacks them."""
+        """Return a reader of the counters, or None if the kernel does not have these counters."""
         if not sys.platform.startswith("linux") or not os.path.isdir(_FDS):
             return None
         found = Connections()
@@ -182,7 +182,7 @@ def _network_is_of_own_users() -> bool:
 
 
 def interface_bytes() -> tuple[int, int]:
-    """Return the bytes sent and received by this namespace's interfaces, except loopback.
+    """Return the bytes sent and received by the interfaces of this process's network namespace, except loopback.
 
     The bytes include headers.
     """
@@ -191,7 +191,7 @@ def interface_bytes() -> tuple[int, int]:
 
 
 def count_interfaces(text: str) -> tuple[int, int]:
-    """Return the bytes sent and received, except by loopback, from the text of /proc/net/dev."""
+    """Return the bytes sent and received by all interfaces except loopback. `text` is the content of /proc/net/dev."""
     sent = received = 0
     for line in text.splitlines()[2:]:
         name, _, numbers = line.partition(":")

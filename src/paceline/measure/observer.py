@@ -17,7 +17,7 @@ PHASES = (*WORK_PHASES, "evaluation", COMMUNICATION)
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """Facts about a run, with functions to write to the worker's file and convert times."""
+    """Facts about a run, with functions to write to the worker's file and to convert times."""
 
     rank: int
     world_size: int
@@ -56,7 +56,7 @@ class Observer:
         """Called after the last step, before the final synchronisation and evaluation."""
 
     def pause(self) -> None:
-        """Stop measuring until `resume`, to compare steps with and without measurement."""
+        """Stop measuring until `resume` is called. Pauses serve to compare steps with and without measurement."""
 
     def resume(self) -> None: ...
 
@@ -82,9 +82,10 @@ class Observers:
         *,
         steps_per_block: int = 0,
     ) -> None:
-        """`synchronize` waits for an asynchronous device, so that phases include its work.
+        """Combine the observers `members`.
 
-        If `steps_per_block` is not 0, steps form blocks of this size, and observers run only in some of the blocks (see
+        `synchronize` waits for an asynchronous device, so that a phase includes the work that it started there. If
+        `steps_per_block` is not 0, steps form blocks of this size, and observers run only in some of the blocks (see
         `is_measured`).
         """
         self.members = self._all = tuple(members)

@@ -166,7 +166,7 @@ class ProgressObserver(Observer):
         blocked_time: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0),
         more: Callable[[], Json] = dict,
     ) -> None:
-        """`more` returns fields to add to each event.
+        """Create the observer. `emit` receives each event, and `more` returns fields to add to an event.
 
         `blocked_time` returns two totals since the run's start, in seconds: the time blocked in the comm, and the
         duration of the steps in which blocked time was recorded.

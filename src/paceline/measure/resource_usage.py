@@ -47,7 +47,7 @@ class UsageReader(ABC):
 
 
 def open_usage_reader() -> UsageReader:
-    """Return the usage reader for this system; it reports the memory peak since this call."""
+    """Return the usage reader for this system. The reader reports the memory peak since this call."""
     return LinuxUsageReader() if sys.platform.startswith("linux") else PortableUsageReader()
 
 
@@ -191,7 +191,7 @@ class ResourceProbe:
         }
 
     def unsent_bytes(self) -> int:
-        """Return the bytes written to TCP connections but not sent; 0 without kernel counters."""
+        """Return how many bytes written to TCP connections are not sent yet, or 0 if the kernel does not count them."""
         return self._connections.read().unsent_bytes if self._connections else 0
 
     def close(self) -> None:
@@ -206,8 +206,8 @@ class ResourceProbe:
     def _files(self, usage: Usage, traffic: Traffic | None) -> Json:
         """Return the bytes read from and written to files since the probe was created.
 
-        `disk_written_bytes` is the larger of two counts, and never decreases. One counts the bytes written to block
-        devices, so it excludes files in tmpfs. The other counts the bytes passed to write calls, and excludes those
+        `disk_written_bytes` is the larger of two counts, and never decreases. The first counts the bytes written to
+        block devices, so it excludes files in tmpfs. The second counts the bytes passed to write calls, except bytes
         sent over TCP connections. All values are None if the system does not report file usage.
         """
         first = self._first

@@ -29,7 +29,7 @@ COLUMNS = (
 
 
 class Sampler:
-    """Emits up to `hz` resource samples per second, and one each at `start` and `stop`."""
+    """Emits up to `hz` resource samples per second, and one more sample at `start` and at `stop`."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Sampler:
         clock: Callable[[], float] = time.perf_counter,
         device: Any = None,
     ) -> None:
-        """`emit` receives samples, `clock` returns their `time_s`, and `device` is a torch device."""
+        """Create a sampler. `emit` receives samples, `clock` returns their times, and `device` is a torch device."""
         assert hz > 0, "a sampler needs a positive rate"
         self._emit, self._interval_s, self._clock, self._device = emit, 1 / hz, clock, device
         self._ended = threading.Event()
@@ -56,7 +56,7 @@ class Sampler:
         self._thread.start()
 
     def pause(self) -> None:
-        """Stop periodic samples until `resume`."""
+        """Stop periodic samples until `resume` is called."""
         self._is_paused = True
 
     def resume(self) -> None:
@@ -82,7 +82,7 @@ class Sampler:
         return row
 
     def sample_drained(self) -> Json:
-        """Wait at most DRAIN_S until the kernel has sent all bytes. Then take a sample, emit it, and return it."""
+        """Wait until the kernel has sent all bytes, at most DRAIN_S seconds; then take, emit and return a sample."""
         assert self._probe is not None, "the sampler was not started"
         deadline = time.perf_counter() + DRAIN_S
         while self._probe.unsent_bytes() and time.perf_counter() < deadline:
@@ -100,7 +100,7 @@ class Sampler:
 
 
 class ThinnedRows:
-    """Collects rows, but keeps at most `most`: the first, the last and evenly spaced ones."""
+    """Collects rows, but keeps at most `most` of them: the first, the last and evenly spaced rows in between."""
 
     def __init__(self, most: int) -> None:
         assert most >= 4, "halving needs at least 4 rows to keep the first and the last"
@@ -187,8 +187,8 @@ def _columns_of(rank: int, rows: Sequence[Json]) -> WorkerResources:
 def summarise_network(workers: Sequence[WorkerReport]) -> NetworkUse | None:
     """Return the bytes that each worker sent and received in the training steps.
 
-    The result is None if no worker has kernel counters. Payload over the network is given as counted by the kernel, as
-    counted by the comm and as predicted by the strategy. Bytes through shared memory have a separate field.
+    The result is None if all workers lack the kernel's counts. Payload over the network is given as counted by the
+    kernel, as counted by the comm and as predicted by the strategy. Bytes through shared memory have a separate field.
     """
     rows = [_network_row(worker) for worker in workers]
     return NetworkUse(per_worker=rows) if any(row.kernel_sent_bytes is not None for row in rows) else None

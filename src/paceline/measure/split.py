@@ -1,4 +1,4 @@
-"""Split a worker's step into compute, communication, overlap, waiting, data loading and rest.
+"""Split the time of a worker's step into compute, communication, overlap, waiting, data loading and rest.
 
 Every moment of a step belongs to exactly one of these parts:
 
@@ -152,10 +152,11 @@ def split_step(
 
 
 def _overlappable(ops: list[CommOp], transfers: list[Interval], updating: Intervals) -> Intervals:
-    """Return the intervals in which computation is classified as overlap: those of the transfers.
+    """Return the intervals of the transfers, in which computation is classified as overlap.
 
-    If a transfer began in an optimiser phase, its time in that phase is excluded: a strategy that communicates in the
-    optimiser step computes between its comm operations, but does not hide them behind forward or backward.
+    `updating` has the optimiser phases. If a transfer began in an optimiser phase, its time in that phase is excluded,
+    because a strategy that communicates in the optimiser step does not hide its communication behind forward or
+    backward.
     """
     found: Intervals = []
     for op, moved in zip(ops, transfers, strict=True):
@@ -167,7 +168,7 @@ def _overlappable(ops: list[CommOp], transfers: list[Interval], updating: Interv
 def _waits(rank: int, lines: StepLines, arrivals: Arrivals) -> list[Wait]:
     """Return the periods of a step in which the worker was blocked by a late worker.
 
-    The worker that called the operation last is the late one.
+    The late worker is the worker that called the operation last.
     """
     found = []
     for blocked in lines.blocked:

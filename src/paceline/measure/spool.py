@@ -50,7 +50,7 @@ def whole_rows(numbers: Sequence[float]) -> int:
 
 
 def lines(numbers: Sequence[float], run_time: Callable[[float], float]) -> Iterator[str]:
-    """Yield each row as a JSON line; `run_time` converts perf_counter to time since the start."""
+    """Yield each row as a JSON line; `run_time` converts perf_counter to time since the run's start."""
     for begin, end in _rows(numbers):
         yield _FORMATS[int(numbers[begin])](numbers[begin + 1 : end], run_time)
 

@@ -44,7 +44,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def timed_values(values: Sequence[float], *, warmup: int, limit: int | None) -> list[float]:
-    """Return `values[warmup:limit]`, or `values[:limit]` if that would be empty.
+    """Return `values[warmup:limit]`, or `values[:limit]` if the former is empty.
 
     A `limit` of None or 0 means no limit.
     """
@@ -53,7 +53,7 @@ def timed_values(values: Sequence[float], *, warmup: int, limit: int | None) -> 
 
 
 def interval95_of_times(times: Sequence[float]) -> tuple[float, float] | None:
-    """Return a 95 % confidence interval for the geometric mean, or None for fewer than two times."""
+    """Return a 95 % confidence interval for the geometric mean of `times`, or None for fewer than two times."""
     bounds = interval95([math.log(time_s) for time_s in times])
     return None if bounds is None else (math.exp(bounds[0]), math.exp(bounds[1]))
 
@@ -95,7 +95,7 @@ def student_t95(freedom: float) -> float:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Ratio of two times and its 95 % interval, whose bounds are None for too little data."""
+    """Ratio of two times and its 95 % confidence interval, whose bounds are None if there is too little data."""
 
     value: float
     low: float | None
@@ -110,10 +110,10 @@ class Ratio:
 
 
 def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """Return the median of ours / theirs over pairs of repeats.
+    """Return the median ratio ours / theirs over pairs of repeated runs, with a 95 % confidence interval.
 
-    Its confidence interval is Student's, for the mean of the logarithms. Slow periods of the machine affect both
-    repeats of a pair, and cancel.
+    The interval is Student's, for the mean of the logarithms of the ratios. Slow periods of the machine affect both
+    runs of a pair, and cancel.
     """
     logs = [math.log(a / b) for a, b in zip(ours, theirs, strict=True)]
     bounds = interval95(logs)
@@ -124,9 +124,9 @@ def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
 
 
 def unpaired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """Return the ratio of geometric means, ours / theirs, of unpaired repeats.
+    """Return the ratio of geometric means, ours / theirs, of unpaired runs, with a 95 % confidence interval.
 
-    Its confidence interval is Welch's, for the difference of the means of the logarithms.
+    The interval is Welch's, for the difference of the means of the logarithms.
     """
     logs = [[math.log(value) for value in values] for values in (ours, theirs)]
     means = [statistics.fmean(values) for values in logs]
@@ -147,7 +147,7 @@ Numbers = npt.NDArray[np.float64]
 
 
 def block_ratio(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]], *, seed: int = 0) -> Ratio:
-    """Return the ratio of mean step times, ours / theirs, with a block-bootstrap interval.
+    """Return the ratio of mean step times, ours / theirs, with a 95 % confidence interval from a block bootstrap.
 
     `ours` and `theirs` each have one list of step times per run. Step times are autocorrelated, so the bootstrap
     resamples blocks of sqrt(steps) consecutive steps; a block may wrap around the end of its run. The interval does not

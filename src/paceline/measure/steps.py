@@ -58,8 +58,9 @@ def check_within(steps: StepRange, total_steps: int, option: str) -> None:
 def num_steps_represented(step: int) -> int:
     """Return how many steps a recorded step stands for in means: itself and the unrecorded steps after it.
 
-    The number is 1 below FULL_STEPS, because the spans of every step are recorded. It doubles at FULL_STEPS, at twice
-    FULL_STEPS, and so on, so that every doubling of a run's length adds the same number of recorded steps.
+    The number is 1 below FULL_STEPS, because the spans of every step are recorded. It doubles at FULL_STEPS, at two
+    times FULL_STEPS, at four times FULL_STEPS and so on, so that every doubling of a run's length adds the same number
+    of recorded steps.
     """
     return 1 << (step // FULL_STEPS).bit_length()
 
@@ -141,7 +142,7 @@ class StepLines:
 
 
 def read_steps(lines: Iterable[Mapping[str, Any]]) -> Iterator[StepLines]:
-    """Yield the measured steps of one worker in order. Only a few steps are in memory at a time."""
+    """Yield the measured steps of one worker in order, from the lines of its file. Keep only a few steps in memory."""
     unfinished: dict[int, StepLines] = {}
     newest = -1
     for line in lines:
@@ -176,7 +177,7 @@ def _add(lines: StepLines, kind: str, line: Mapping[str, Any]) -> None:
 
 
 def group_by_step(workers: Mapping[int, Iterable[StepLines]]) -> Iterator[dict[int, StepLines]]:
-    """Yield for each step a dict with the records of the workers that measured it, by rank."""
+    """Yield for each step a dict with the records of the workers that measured the step, by rank."""
     sources = {rank: iter(steps) for rank, steps in workers.items()}
     upcoming = {rank: first for rank, source in sources.items() if (first := next(source, None)) is not None}
     while upcoming:
@@ -218,11 +219,12 @@ class Arrivals:
                 self._ops.pop(identity, None)
 
     def last(self, key: Key, rank: int, end_s: float) -> Arrival | None:
-        """Return the latest arrival among the workers that the operation of worker `rank` needs.
+        """Return which worker called the operation `key` of worker `rank` last, and when.
 
-        The arrival of `rank` itself is included. Return None if no other worker's arrival is known. Arrivals after
-        `end_s`, the end of the operation on this worker, are excluded, because the worker did not wait for them: a
-        message can be buffered, and senders of a gather need not wait for its root.
+        Only worker `rank` and the workers that its operation needs are considered. Return None if no other worker is
+        known to have called the operation. Calls of other workers after `end_s`, the end of the operation on worker
+        `rank`, are excluded, because the worker did not wait for them: a message can be buffered, and senders of a
+        gather need not wait for its root.
         """
         ops = self._ops.get(_identity(key, rank), {})
         needs_root_only = key.op in ("broadcast", "gather", "scatter") and key.peer is not None and rank != key.peer
@@ -236,9 +238,9 @@ class Arrivals:
     def transfer(self, op: CommOp, rank: int) -> Interval:
         """Return the interval in which worker `rank`'s operation could move bytes.
 
-        The interval begins at the last arrival and ends with the operation. A comm may notice that a send is complete
-        only when it polls the send, several steps later. A send's interval therefore ends no later than the peer's
-        receive of the message.
+        The interval begins when the last worker calls the operation (see `last`), and ends with the operation. A comm
+        may notice that a send is complete only when it polls the send, several steps later. A send's interval therefore
+        ends no later than the peer's receive of the message.
         """
         arrival = self.last(op.key, rank, op.end_s)
         end_s = op.end_s

@@ -7,7 +7,7 @@ cancel, and an outlier affects only one block. A worker's excess is the median o
 a distribution-free confidence interval.
 
 There are two tests. The first takes the median step of each block and finds workers that are slow in most steps,
-whatever their outliers. The second takes the mean of each block and finds workers that are slow in some steps
+regardless of outliers. The second takes the mean of each block and finds workers that are slow in some steps
 throughout the run. Confidence intervals are corrected for the number of workers and for the two tests.
 """
 
@@ -36,7 +36,7 @@ Block = dict[str, float]  # a worker's own time in a typical step of a block: se
 
 
 def find_stragglers(own: Mapping[int, Sequence[OwnWork]]) -> list[Straggler] | None:
-    """Return the stragglers, the one with the largest excess first.
+    """Return the stragglers, in descending order of how much longer they work in a step than the other workers.
 
     `own` has for each rank its own time in every step: seconds by phase, without time blocked in the comm. All workers
     must have measured the same steps. Return None for a single worker, or for fewer than LEAST_STEPS steps.
@@ -55,8 +55,8 @@ def find_stragglers(own: Mapping[int, Sequence[OwnWork]]) -> list[Straggler] | N
 def _blocks(steps: Sequence[OwnWork], typical: Callable[[Iterable[float]], float]) -> list[Block]:
     """Divide a worker's steps into consecutive blocks of nearly equal size, and summarise each block.
 
-    A block has the worker's own time by phase and in total. `typical` (mean or median) computes these times from those
-    of the block's steps.
+    A summary has the worker's own time by phase and in total. Each time is the mean or the median over the steps of the
+    block, as computed by `typical`.
     """
     count = min(BLOCKS, len(steps) // LEAST_BLOCK)
     bounds = [len(steps) * block // count for block in range(count + 1)]
@@ -104,9 +104,9 @@ def _excess(own: list[Block], others: list[list[Block]], phase: str) -> tuple[fl
 
 
 def _slow_phase(own: list[Block], others: list[list[Block]]) -> str:
-    """Return the phase with the largest excess, or ALL if other phases are similarly slow.
+    """Return the phase with the largest excess over the other workers, or ALL if other phases are similarly slow.
 
-    A phase in which this worker is faster than the others does not offset a slow one.
+    A phase in which this worker is faster than the others does not offset a slow phase.
     """
     usual, excess = {}, {}
     for phase in WORK_PHASES:

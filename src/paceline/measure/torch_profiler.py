@@ -1,7 +1,7 @@
 """Run the torch profiler on chosen steps, and write one Chrome trace per worker.
 
-The module also converts a worker's trace to tracks of the merged trace of all workers. Holistic Trace Analysis can
-read the traces of the single workers.
+The module also converts a worker's trace to tracks of the merged trace of all workers. The traces of single workers can
+be read by the tool Holistic Trace Analysis.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Profiler(Observer):
             self._start()
 
     def run_ends(self) -> None:
-        """Write the trace. If the run ended early, the trace has the steps until then."""
+        """Write the trace. If the run ended early, the trace has only the steps that were run."""
         if self._is_running:
             self._stop()
         if self._profile is None or not self._facts.folder:
@@ -177,7 +177,7 @@ def read_profiled(folder: Path, rank: int) -> ProfiledTrace | None:
 
 
 def profiled_events(trace: ProfiledTrace, pid: int, arrows: Arrows) -> list[Event]:
-    """Return the events of a worker's trace for the merged trace.
+    """Convert a worker's trace to events of the merged trace of all workers.
 
     There is one track per thread with its operators, one per GPU stream with its kernels, and an arrow from the launch
     of each kernel to the kernel.

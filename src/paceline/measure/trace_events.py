@@ -1,4 +1,4 @@
-"""Convert the records of all workers to events of one trace; each worker is a process.
+"""Convert the records of all workers to events of one trace, in which each worker is a process.
 
 Arrows between the processes show messages, and which worker called a collective last.
 """
@@ -61,7 +61,7 @@ class WorkerLines:
 
     @staticmethod
     def of(rank: int, lines: Iterable[Line], steps: StepRange) -> WorkerLines:
-        """Collect the lines of `steps`, the head line, and all resource samples."""
+        """Return a WorkerLines with the lines of `steps`, the head line, and all resource samples."""
         worker = WorkerLines(rank)
         kinds = {"step": worker.steps, "span": worker.spans, "op": worker.ops, "blocked": worker.blocked}
         for line in lines:
@@ -98,7 +98,7 @@ def pid_of(rank: int) -> int:
 
 
 def merged_events(workers: Sequence[WorkerLines], arrows: Arrows) -> list[Event]:
-    """Return the events of all workers' tracks, and of the arrows between them."""
+    """Return the events of all workers' tracks, and of the arrows between these tracks."""
     events: list[Event] = []
     drawn: list[DrawnOperation] = []
     for worker in sorted(workers, key=lambda worker: worker.rank):
@@ -154,7 +154,7 @@ def _title(line: Line) -> str:
 
 
 def _draw_operations(worker: WorkerLines) -> tuple[list[DrawnOperation], int]:
-    """Assign a worker's comm operations to tracks; concurrent ones get different tracks.
+    """Assign a worker's comm operations to tracks; concurrent operations get different tracks.
 
     Return the operations and the number of tracks.
     """
@@ -188,7 +188,7 @@ def _message_identity(one: DrawnOperation) -> tuple[int, int, int, int]:
 
 
 def _collective_arrows(drawn: Sequence[DrawnOperation], arrows: Arrows) -> Iterator[Event]:
-    """Yield arrows from the last worker to call a collective to the workers that waited for it."""
+    """Yield arrows from the worker that called a collective last to the workers that waited for this worker."""
     collectives: dict[tuple[str, int], list[DrawnOperation]] = defaultdict(list)
     for one in drawn:
         if one.line["op"] not in MESSAGES:
@@ -240,7 +240,7 @@ def _resource_counters(worker: WorkerLines) -> Iterator[Event]:
 
 
 def _samples_around(samples: Sequence[Line], begin_s: float, end_s: float) -> list[Line]:
-    """Return the samples between two times, and the nearest samples before and after."""
+    """Return the samples from `begin_s` to `end_s`, the last sample before and the first sample after this period."""
     first = max((i for i, line in enumerate(samples) if line["time_s"] <= begin_s), default=0)
     last = min((i for i, line in enumerate(samples) if line["time_s"] >= end_s), default=len(samples) - 1)
     return list(samples[first : last + 1])

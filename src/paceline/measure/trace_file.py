@@ -34,10 +34,10 @@ class TraceSummary:
 
 
 def write_merged(folder: Path, target: Path | None = None, steps: StepRange | None = None) -> TraceSummary:
-    """Write a trace with all workers of a run to `target`, by default the file `NAME` in the run's folder.
+    """Write a trace with all workers of a run to the file `target`, and return a summary of the trace.
 
-    If `steps` is None, the trace covers the profiled steps. If none were profiled, it covers at most MOST_STEPS
-    consecutive recorded steps.
+    By default, `target` is the file `NAME` in the run's folder. If `steps` is None, the trace covers the profiled
+    steps. If none were profiled, it covers at most MOST_STEPS consecutive recorded steps.
     """
     target = target or folder / NAME
     if target.resolve().parent == (folder / FOLDER).resolve():
@@ -103,7 +103,7 @@ def _choose_steps(
     """Return the requested steps or, without a request, the profiled steps.
 
     If there are no profiled steps either, return the middle of the longest sequence of consecutive recorded steps.
-    MOST_LINES and MOST_STEPS limit its length.
+    MOST_LINES and MOST_STEPS limit the number of returned steps.
     """
     recorded = sorted(step for step in num_lines if step < total_steps) or sorted(num_lines)
     if requested is not None:

@@ -28,7 +28,7 @@ class Track:
 
     @property
     def place(self) -> dict[str, int]:
-        """The fields of an event that name its track."""
+        """The fields with which an event identifies its track."""
         return {"pid": self.pid, "tid": self.tid}
 
 
@@ -73,7 +73,10 @@ def micro(time_ns: int) -> float:
 
 
 def nested(slices: Iterable[Slice]) -> list[Slice]:
-    """Sort slices by begin, and shorten each slice that extends beyond the end of the slice in which it begins."""
+    """Return the slices sorted by begin, shortened where necessary so that all slices are nested or disjoint.
+
+    A slice that extends beyond the end of the slice in which it begins is shortened to that end.
+    """
     found: list[Slice] = []
     around: list[Slice] = []
     for piece in sorted(slices, key=lambda piece: (piece.begin_ns, -piece.end_ns)):
@@ -161,7 +164,7 @@ def _names(kind: str, track: Track, name: str, order: int) -> list[Event]:
 def write_events(path: Path, events: Sequence[Event], facts: Mapping[str, Any]) -> None:
     """Write a trace as one JSON object with an event per line, compressed if the name ends in .gz.
 
-    The file gets its name only when it is complete.
+    The file has a temporary name until it is complete.
     """
     beside = path.with_name(path.name + ".part")
     try:

@@ -1,8 +1,9 @@
 """Show results as tables, findings and charts in a terminal, HTML, Markdown or a notebook.
 
 Every type of study declares its content once, as a `Page`, and terminal.py, html.py and text_renderers.py render it.
-`collect` reads stored results; `page_of` and `page_in_memory` return the page of results. These three functions need
-torch, so they are imported on first use. Commands that only print a table start without torch.
+`collect` reads stored results, `page_of` makes the page of stored results, and `page_in_memory` makes the page of a
+result in memory. These three functions need torch, so they are imported on first use. Commands that only print a table
+start without torch.
 """
 
 from __future__ import annotations

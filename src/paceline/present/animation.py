@@ -16,12 +16,12 @@ from paceline.present.html import policy_for, render_template, template_file, wr
 from paceline.present.studies.dataflow import about_conv
 from paceline.results import Json
 
-MAX_EVENTS = 50_000  # a page with this many has a few megabytes and plays without delay
+MAX_EVENTS = 50_000  # a page with this many events has a few megabytes and plays without delay
 MAX_PES = 400
 
 
 def check_animation(simulation: Simulation) -> None:
-    """Raise UsageError if a simulation has too many events, cycles or processing elements (PEs)."""
+    """Raise UsageError if a simulation has too many events, cycles or processing elements (PEs) for an animation."""
     count, (rows, columns) = count_events(simulation), simulation.plan.array
     if max(count, simulation.cycles) > MAX_EVENTS or rows * columns > MAX_PES:
         raise UsageError(
@@ -48,7 +48,7 @@ def write_animation(simulation: Simulation, output: str | Path) -> Path:
 
 
 def _story(simulation: Simulation) -> Json:
-    """Return the simulation as data for the script of the page."""
+    """Return a simulation as the JSON object that the script of the page animates."""
     plan, shape = simulation.plan, simulation.plan.shape
     return {
         "rows": plan.array[0],
@@ -66,7 +66,7 @@ def _story(simulation: Simulation) -> Json:
 
 
 def _pass(simulation: Simulation, one: Pass) -> Json:
-    """Return when a pass (the work between two filter loads) starts, and the values that each PE holds during it."""
+    """Return one pass (the work between two filter loads) as JSON: its start cycle, and the values in each PE."""
     found = [
         {
             "place": list(held.place),

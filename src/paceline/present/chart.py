@@ -43,7 +43,7 @@ class PlotlyFigure:
 
 
 def new_figure(**layout: Any) -> PlotlyFigure:
-    """Return an empty figure with the layout that all charts share. `layout` adds keys or replaces them."""
+    """Return an empty figure with the layout that all charts share. `layout` adds keys or replaces some."""
     axes = {name: {"automargin": True, "zeroline": False} for name in ("xaxis", "yaxis")}
     usual = {"showlegend": False, "height": 320, "hovermode": "closest", "margin": {"l": 10, "r": 14, "t": 12, "b": 10}}
     return PlotlyFigure(layout={**usual, **axes, **layout})
@@ -72,10 +72,10 @@ class Values:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart with one figure, or with several that the reader selects by choices (buttons or drop-down lists).
+    """A chart with one figure, or with several figures that a reader of the page switches between.
 
-    Each combination of the choices' options has its own figure, called a view. In `views`, the option of the last
-    choice varies fastest.
+    The reader switches with `choices` (buttons or drop-down lists). Each combination of the options of all choices has
+    its own figure, called a view. In `views`, the option of the last choice varies fastest.
     """
 
     id: str
@@ -89,11 +89,11 @@ class Chart:
 
     @property
     def picks(self) -> list[int]:
-        """For each choice (buttons or a drop-down list), the index of the option that the initial view shows."""
+        """The indices of the options that the initial view shows: one index for each choice."""
         return self._picks_of(self.initial)
 
     def options_of(self, number: int) -> list[str]:
-        """Return the option of each choice (buttons or a drop-down list) that the view with index `number` shows."""
+        """Return the options that the view with index `number` shows: one option for each choice."""
         return [choice.options[pick] for choice, pick in zip(self.choices, self._picks_of(number), strict=True)]
 
     def title_of(self, number: int) -> str:
@@ -117,7 +117,7 @@ class Chart:
 
 
 def compact(value: Any) -> Any:
-    """Round floats in nested values to five significant digits. NaN and infinity become None, as JSON has neither."""
+    """Return nested values for JSON: floats rounded to five significant digits, and None for NaN and infinity."""
     if isinstance(value, float):
         return float(f"{value:.5g}") if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -128,15 +128,15 @@ def compact(value: Any) -> Any:
 
 
 def label_of(row: ShownRow) -> str:
-    """Return the full label of a row, escaped for a hover text."""
+    """Return the full label of a row, escaped for the hover text of a plotly chart."""
     return plotly_text(row.full_label)
 
 
 def wrapped_label_of(row: ShownRow) -> str:
     """Return the label of a row for an axis, broken into lines of at most `TICK_WIDTH` characters.
 
-    Lines break before an option, a codec or a space, and after a comma; pieces of more than `TICK_WIDTH` characters are
-    split. A label that needs more than `MAX_LINES` lines is replaced by the short label.
+    Lines break before an option (`:`), a codec (`+`) or a space, and after a comma; pieces of more than `TICK_WIDTH`
+    characters are split. A label that needs more than `MAX_LINES` lines is replaced by the short label.
     """
     lines = _lines(row.label)
     if len(lines) > MAX_LINES:
@@ -156,7 +156,7 @@ def _lines(label: str) -> list[str]:
 
 
 def short_label_of(row: ShownRow) -> str:
-    """Return the short label of a row, escaped for an axis."""
+    """Return the short label of a row, escaped for the axis of a plotly chart."""
     return plotly_text(row.short_label)
 
 

@@ -20,13 +20,16 @@ from paceline.runs.store import disk_errors
 
 WIDTH = 900  # pixels; a PNG has twice as many
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-# Options against network requests of the browser itself. The page's content security policy forbids other requests.
+# Options that stop network requests of the browser itself. The page's content security policy forbids other requests.
 ARGUMENTS = ["--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 LIMIT_MS = 120_000
 
 
 def write_figures(page: Page, folder: Path) -> list[Path]:
-    """Write every figure of every chart as PNG and SVG, in light colours, with title and legend. Return the paths."""
+    """Write every figure of a page's charts to `folder` as PNG and SVG, in light colours. Return the paths.
+
+    Each image has a title and a legend.
+    """
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{str(folder)!r} is a file; --figures names a folder")
     driver = _driver()
@@ -87,15 +90,15 @@ def _draw(driver: Any, page_file: Path, views: Sequence[tuple[str, Chart, int, s
 
 
 def _content(address: str) -> bytes:
-    """Return the decoded bytes of a data: URL."""
+    """Return the decoded content of a `data:` URL."""
     head, _, body = address.partition(",")
     return base64.b64decode(body) if head.endswith(";base64") else urllib.parse.unquote_to_bytes(body)
 
 
 def _with_file_names(charts: Sequence[Chart]) -> Iterator[tuple[str, Chart, int, str]]:
-    """Yield for every figure of every chart: file name without extension, chart, index in the chart, and title.
+    """Yield (file name without extension, chart, index of the figure in the chart, title) for every figure.
 
-    If readers can switch between figures, the file name and the title include the options that the figure shows.
+    If a chart has choices between its figures, the file name and the title include the options that the figure shows.
     """
     used: set[str] = set()
     for chart in charts:
@@ -110,5 +113,8 @@ def _with_file_names(charts: Sequence[Chart]) -> Iterator[tuple[str, Chart, int,
 
 
 def _file_name(text: str) -> str:
-    """Reduce a label to characters that are safe in a file name, so that user text cannot name a folder or a device."""
+    """Return a label as at most 50 characters that are safe in a file name.
+
+    User text can then not name a folder or a device.
+    """
     return re.sub(r"[^a-z0-9.=]+", "-", text.lower().replace("%", "percent")).strip("-.")[:50]

@@ -186,7 +186,7 @@ def _workers_column(places: Visibility) -> RowColumn:
 def _spread_columns(*, has_interval: bool) -> list[RowColumn]:
     """Return the columns of the 95 % interval of the time per iteration.
 
-    With a single repeat there is no interval, and a terminal shows the 95th percentile of steps instead.
+    With a single repeat there is no interval; then a terminal shows the 95th percentile of the step times instead.
     """
     return [
         Column(
@@ -251,12 +251,12 @@ def _time_to_target(row: ShownRow) -> str:
 
 
 def _overlap(split: SplitMean | None) -> str:
-    """Format the share of a worker's communication that is hidden under computing."""
+    """Format the share of the communication time that overlaps with computing."""
     return DASH if split is None else share(split.overlap_fraction)
 
 
 def _waiting(split: SplitMean | None) -> str:
-    """Format the share of a step that a worker spends waiting for other workers."""
+    """Format the share of the time of a step that is spent waiting for other workers."""
     return DASH if split is None or not split.step_s else share(split.waiting_s / split.step_s)
 
 
@@ -298,7 +298,7 @@ def _guarantee(row: Row) -> str:
 
 
 def _best(rows: Sequence[ShownRow]) -> int | None:
-    """Return the index of the fastest row, to highlight it; None for a single row, or if rows were not compared."""
+    """Return the index of the fastest row, to highlight it, or None for a single row or rows that were not compared."""
     if len(rows) < 2:
         return None
     verdicts = [row.versus_fastest.verdict if row.versus_fastest else None for row in rows]

@@ -40,8 +40,8 @@ def headline(rows: Sequence[Row]) -> Finding:
     if len(competing) == 1:
         return Finding(f"{fastest.label}: {_time(fastest, where)}.", kind="headline")
     verdicts = {row.label: row.versus_fastest.verdict for row in competing if row is not fastest and row.versus_fastest}
-    # A row can be "faster" than the fastest row: if only its paired repeats are faster and not its median time, or if
-    # its guarantee is neither exact nor lossy (see `fastest_of`). Both count as a tie here.
+    # The verdict can be "faster" than the fastest row: if a row is faster in its paired repeats but not in its median
+    # time, or if its guarantee is neither exact nor lossy (see `fastest_of`). Such rows count as ties here.
     ties = [label for label, verdict in verdicts.items() if verdict not in ("slower", ONE_REPEAT)]
     if len(ties) == len(verdicts):
         same = join_words([fastest.label, *ties])
@@ -55,14 +55,14 @@ def headline(rows: Sequence[Row]) -> Finding:
 def _guarantee_adjective(fastest: Row) -> str:
     """Return the adjective for "Fastest ... strategy" in the headline.
 
-    It is the guarantee of the fastest strategy, except that a lossy strategy is called synchronous, because exact
-    strategies competed with it.
+    The adjective is the guarantee of the fastest strategy. Only a lossy strategy is called synchronous instead, because
+    it is the fastest among exact and lossy strategies.
     """
     return {"EXACT": "exact", "LOSSY": "synchronous"}.get(fastest.guarantee, fastest.guarantee.lower())
 
 
 def speed(rows: Sequence[Row]) -> list[Finding]:
-    """Return findings that compare the time per iteration of every other strategy with that of the fastest one."""
+    """Return findings that compare the time per iteration of other competing strategies with that of the fastest."""
     fastest = fastest_row(rows)
     if fastest is None:
         return []
@@ -138,7 +138,7 @@ def against_one_worker(rows: Sequence[Row]) -> list[Finding]:
 def synchronisation_cost(rows: Sequence[Row]) -> list[Finding]:
     """Return findings on how much longer iterations take than with workers that never synchronise.
 
-    If such workers were not measured, return none.
+    Return an empty list if workers that never synchronise were not measured.
     """
     title = "Cost of synchronising"
     pairs = [(row, row.versus_none) for row in rows if row.versus_none is not None and row.guarantee != "NONE"]
@@ -194,7 +194,7 @@ def learning(rows: Sequence[Row]) -> list[Finding]:
 def replicas(rows: Sequence[Row]) -> list[Finding]:
     """Return findings that say whether the workers of each strategy ended with equal parameters.
 
-    Unequal parameters under an exact strategy are a problem.
+    For unequal parameters under an exact strategy, the finding is of kind "problem".
     """
     title = "Replicas"
     several = [row for row in rows if row.workers > 1]

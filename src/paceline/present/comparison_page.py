@@ -48,7 +48,7 @@ def comparison_page(
 ) -> Page:
     """Return the page that compares the rows of `material`.
 
-    `first` replaces the first finding, which names the fastest strategy, and `tables` replaces the table of strategies.
+    `first` replaces the headline, which names the fastest strategy, and `tables` replaces the table of strategies.
     `facts` and `sections` come before the facts and sections that every comparison has. The findings in `also` come
     before the cautions.
     """
@@ -127,7 +127,7 @@ def notices(material: PageContent) -> list[Finding]:
 
 
 def _unfinished(source: Stored, *, is_alone: bool) -> str:
-    """Say how a run or study ended early, and how many of its rows and repeats were measured."""
+    """Describe how a run or study ended early, and how many of its rows and repeats were measured."""
     subject = f"This {source.kind}" if is_alone else source.name
     num_rows = getattr(source.content, "num_points", None)
     if num_rows is None:
@@ -187,7 +187,7 @@ def condition_facts(material: PageContent) -> list[Facts]:
 
 
 def tiles(rows: Sequence[ShownRow]) -> list[Tile]:
-    """Return tiles for the top of the page with the main numbers of the fastest row; none if rows were not compared."""
+    """Return tiles with the main numbers of the fastest row, or an empty list if rows were not compared."""
     row = fastest_row(rows)
     if row is None:
         return []

@@ -59,7 +59,7 @@ def training_facts(recipe: Recipe, rows: Sequence[Row]) -> list[Fact]:
 
 
 def special_facts(recipes: Sequence[Recipe]) -> list[Fact]:
-    """Return facts about emulated nodes, injected faults and profiled steps, if a recipe has any of them."""
+    """Return facts about emulated nodes, injected faults and profiled steps, as far as any recipe uses them."""
     injected = list(dict.fromkeys(" plus ".join(recipe.measure.inject) or "none" for recipe in recipes))
     profiled = list(dict.fromkeys(recipe.measure.profile or "none" for recipe in recipes))
     nodes = list(dict.fromkeys(str(recipe.cluster) or "none" for recipe in recipes))
@@ -107,7 +107,7 @@ def machine_cautions(
 
 
 def interventions(settings: Sequence[Json], rows: Sequence[RunResult]) -> list[Finding]:
-    """Return cautions about injected faults, profiled steps, and runs that recorded no spans.
+    """Return cautions about injected faults, profiled steps, and runs that recorded no spans (timed pieces of steps).
 
     `settings` has the recipe values of each run or study.
     """
@@ -131,7 +131,7 @@ def interventions(settings: Sequence[Json], rows: Sequence[RunResult]) -> list[F
 
 
 def is_disturbed(settings: Json) -> bool:
-    """Return whether the recipe with these values injects faults."""
+    """Return whether a recipe injects faults. `settings` has the values of the recipe."""
     measure = settings.get("measure")
     return isinstance(measure, dict) and bool(measure.get("inject"))
 
@@ -139,7 +139,7 @@ def is_disturbed(settings: Json) -> bool:
 def _injected(text: str, rows: Sequence[RunResult], where: str) -> str:
     try:
         one = Injection.parse(text)
-    except UsageError:  # stored by a newer version
+    except UsageError:  # written by a newer version of Paceline
         return f"A fault was injected: --inject {text}{where}."
     without = [name_of(row) for row in rows if row.workers <= one.rank]
     untouched = f" Not affected, because they have no worker {one.rank}: {join_words(without)}." if without else ""
@@ -147,5 +147,5 @@ def _injected(text: str, rows: Sequence[RunResult], where: str) -> str:
 
 
 def _all(values: Iterable[str]) -> str:
-    """Return the value if all values are equal. Otherwise list the different ones, joined by "or"."""
+    """Return the common value if all values are equal, else the different values joined by "or"."""
     return join_words(list(dict.fromkeys(values)), "or")

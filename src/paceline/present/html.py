@@ -78,7 +78,7 @@ def _columns(table: Table[Any]) -> list[Column[Any]]:
 
 
 def _groups(columns: Sequence[Column[Any]]) -> list[tuple[str, int]]:
-    """Return the upper heading row of a table: each group with the number of columns that it spans."""
+    """Return the upper heading row of a table: the title of each group of columns, and how many columns it spans."""
     spans: list[tuple[str, int]] = []
     for column in columns:
         if spans and column.group and spans[-1][0] == column.group:
@@ -131,7 +131,10 @@ def _breakable(text: str) -> Markup:
 
 
 def policy_for(scripts: Sequence[str]) -> str:
-    """Return a content security policy for a page that loads nothing: these scripts, inline styles, embedded images."""
+    """Return a content security policy for a page that loads nothing from elsewhere.
+
+    It allows only the given scripts, inline styles and embedded images.
+    """
     digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"

@@ -71,7 +71,8 @@ def stragglers(rows: Sequence[Row], recipe: Recipe | None = None) -> list[Findin
     """Return a problem for each straggler, or a finding that there is none.
 
     A straggler is a worker that takes longer than the other workers for a phase of a step, or for all phases together.
-    Time that a worker waits for others is left out. A last finding says if rows have too few steps for detection.
+    Time that a worker waits for others is not counted. If rows have too few steps for detection, a last finding says
+    so.
     """
     title = "Stragglers"
     several = [row for row in rows if row.workers > 1]
@@ -128,7 +129,7 @@ def _straggler_keys(rows: Sequence[Row]) -> list[tuple[int, str]]:
 
 
 def _remedy(row: RunResult, recipe: Recipe | None) -> str:
-    """Return a hint with the option that gives enough steps to detect stragglers, or an empty text."""
+    """Return a hint with an option that makes the run long enough to detect stragglers, or an empty text."""
     if recipe is None or not row.steps or row.target is not None:  # a target ends the run early
         return ""
     train, needed = recipe.train, LEAST_STEPS + recipe.train.warmup_iterations
@@ -193,7 +194,7 @@ def _missed(row: Row, one: Target) -> str:
 
 
 def traffic(rows: Sequence[Row]) -> list[Finding]:
-    """Return a finding on the worker for which the kernel's count of sent bytes differs most from the prediction."""
+    """Return a finding on the worker whose sent bytes, as counted by the kernel, differ most from the prediction."""
     ratios = [
         (one.kernel_sent_bytes / one.predicted_sent_bytes - 1, row.label, one.rank)
         for row in rows
@@ -212,7 +213,7 @@ def traffic(rows: Sequence[Row]) -> list[Finding]:
 
 
 def overhead(rows: Sequence[Row]) -> list[Finding]:
-    """Return a finding for each row whose profiling overhead was measured, as a percentage of a step."""
+    """Return a finding with the profiling overhead, in percent of a step, for each row in which it was measured."""
     found = []
     for row in rows:
         if row.measuring is None:

@@ -36,7 +36,7 @@ def significant(value: float | None) -> str:
 
 
 def drift(value: float | None) -> str:
-    """Format the distance of replicas from their mean with one significant digit: only its magnitude matters."""
+    """Format the distance of replicas from their mean with one significant digit, as only its magnitude matters."""
     return DASH if value is None else f"{value:.0e}" if value else "0"
 
 
@@ -45,7 +45,7 @@ def whole(value: float | None) -> str:
 
 
 def seconds(value: float | None, digits: int = 2) -> str:
-    """Format seconds for a column."""
+    """Format seconds for a column, with `digits` decimals."""
     return DASH if value is None else f"{value:.{digits}f}"
 
 
@@ -79,12 +79,12 @@ def plus_minus(bounds: Sequence[float] | None, mean: float) -> str:
 
 
 def megabytes(num_bytes: float | None, digits: int = 2) -> str:
-    """Format bytes as megabytes for a column."""
+    """Format bytes as megabytes for a column, with `digits` decimals."""
     return DASH if num_bytes is None else f"{num_bytes / 1e6:,.{digits}f}"
 
 
 def amount(num_bytes: float | None) -> str:
-    """Format bytes with a suitable unit."""
+    """Format bytes with the unit that suits their number: B, kB, MB or GB."""
     if num_bytes is None:
         return DASH
     unit, size = next(((u, s) for u, s in _BYTE_UNITS if abs(num_bytes) >= s), ("B", 1.0))
@@ -92,7 +92,7 @@ def amount(num_bytes: float | None) -> str:
 
 
 def byte_unit(largest: float) -> tuple[str, float]:
-    """Return a unit for values up to `largest` bytes: its name, and the number of bytes in it."""
+    """Return the unit that suits values up to `largest` bytes: its name, and the number of bytes in it."""
     return next(((u, s) for u, s in _BYTE_UNITS if largest >= s), ("bytes", 1.0))
 
 
@@ -113,7 +113,7 @@ def bare_percent(fraction: float) -> str:
 
 
 def signed_percent(value_percent: float, digits: int = 1) -> str:
-    """Format a change, given in percent, with its sign but without the percent sign."""
+    """Format a change, given in percent, with a plus or minus sign and without the percent sign."""
     return f"{value_percent:+.{digits}f}"
 
 
@@ -185,7 +185,7 @@ BINARY_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def binary_bytes(num_bytes: int) -> str:
-    """Format bytes in powers of 1024, in the form that options accept, such as 4K.
+    """Format bytes in powers of 1024, in the form that command-line options accept, such as 4K.
 
     A size that is not a whole number of units has three significant digits.
     """

@@ -42,9 +42,9 @@ class Visibility(Flag):
 class Column(Generic[T]):
     """A column of a table. The first column of a table names the row.
 
-    `text` formats the cell of a row. `help` explains the column without repeating its title ("mean over workers") and
-    is part of the legend below the table. In a narrow terminal, the column of the lowest `importance` is left out
-    first.
+    `text` returns the text of the cell in a row. `help` explains the column without repeating its title, as in "mean
+    over workers", and is part of the legend below the table. In a narrow terminal, the column of the lowest
+    `importance` is left out first.
     """
 
     title: str
@@ -194,7 +194,7 @@ class Page:
 
     @property
     def headline(self) -> str:
-        """The text of the headline, or an empty text if there is none."""
+        """The text of the finding of kind "headline", or an empty text if there is none."""
         return next((finding.text for finding in self.findings if finding.kind == "headline"), "")
 
     def findings_in(self, place: Visibility) -> list[Finding]:
@@ -212,7 +212,7 @@ class RunSummary:
 
 
 class Presenter(ABC):
-    """Makes the page of one type of study. A registry finds the subclasses in present/studies/."""
+    """Base class of presenters. A presenter makes the page of one type of study; a registry finds it in studies/."""
 
     name: ClassVar[str] = ""  # name of the study; "run" for a run, "several" for several runs and studies on one page
     shows_empty: ClassVar[bool] = False  # whether the presenter can make the page of a study without rows

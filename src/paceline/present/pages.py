@@ -52,7 +52,10 @@ class PageContent:
 
     @property
     def recipe(self) -> Recipe | None:
-        """The first source's recipe, or None if unreadable. Other recipes may differ in the keys of `differing`."""
+        """The recipe of the first source, or None if it is unreadable.
+
+        The recipes of other sources may have other values for the keys of `differing`.
+        """
         return self.sources[0].recipe
 
     @property
@@ -98,7 +101,7 @@ def page_of(what: Stored | Sequence[Stored] | PageContent) -> Page:
     """Return the page of one run or study, or of several together.
 
     Stored values can be of the right type and still contradict each other (lists of different lengths, negative times).
-    Then this function, or `make_sections` of the page, raises UsageError with the name of the result.
+    In that case this function, or `make_sections` of the page, raises UsageError with the name of the result.
     """
     sources = what.sources if isinstance(what, PageContent) else [what] if isinstance(what, Stored) else list(what)
     name = ", ".join(source.name for source in sources)
@@ -113,7 +116,7 @@ def page_of(what: Stored | Sequence[Stored] | PageContent) -> Page:
 
 
 def page_in_memory(result: StudyResult | RunResult, folder: Path) -> Page:
-    """Return the page of a result that is in memory. `folder` is the folder in which it is stored."""
+    """Return the page of a result that is in memory. `folder` is the folder in which the result is stored."""
     if isinstance(result, StudyResult):
         return _page(combine_sources([Stored(folder, result)]))
     record = RunRecord(
@@ -123,7 +126,7 @@ def page_in_memory(result: StudyResult | RunResult, folder: Path) -> Page:
 
 
 def _page(material: PageContent) -> Page:
-    """Make the page with the presenter of the study.
+    """Return the page that the presenter of the study makes.
 
     A study without its own presenter is shown as a comparison. A study without rows gets the page of unfinished
     results, unless its presenter can show it (`shows_empty`).
@@ -136,9 +139,9 @@ def _page(material: PageContent) -> Page:
 
 @contextmanager
 def report_damage(name: str) -> Iterator[None]:
-    """Turn errors in the block, such as LookupError, into a UsageError that says that stored values are damaged.
+    """Turn errors in the `with` block, such as LookupError, into a UsageError about damaged stored values.
 
-    `name` is the name of the folder with the values.
+    `name` is the name of the folder in which the values are stored.
     """
     try:
         yield
@@ -176,8 +179,8 @@ def ending_words(source: Stored) -> str:
 def _stored(path: Path, *, is_alone: bool) -> list[Stored]:
     """Read the run or study in the folder `path`, or all runs and studies that the folder contains.
 
-    If the folder contains none, return a `Stored` that has only the error. If `path` is the only path (`is_alone`),
-    raise UsageError instead.
+    If there is no run or study, return one `Stored` that has only the error, or raise UsageError if `path` is the only
+    path (`is_alone`).
     """
     try:
         return [read(path)]
@@ -211,7 +214,7 @@ def _reason_to_leave_out(stored: Stored, *, is_alone: bool) -> str:
 
 
 def _progress(source: Stored) -> str:
-    """Say how far a run or study without a result got. Steps are read from the workers' files."""
+    """Describe how far a run or study without a result got. Steps are read from the workers' files."""
     if source.kind == "study":
         return "before any of its runs was done"
     try:
@@ -296,7 +299,7 @@ def _side_by_side(sources: Sequence[Stored], differing: Mapping[str, list[str]])
 def _point_notes(row: Row) -> dict[str, str]:
     """Return the settings that a study varied between its rows, with the values of this row.
 
-    The number of workers is left out, because labels include it if it differs.
+    The number of workers is left out, because labels include it anyway if rows differ in it.
     """
     return {_short_key(key): str(value) for key, value in (row.point or {}).items() if key != "workers"}
 
@@ -304,8 +307,8 @@ def _point_notes(row: Row) -> dict[str, str]:
 def _compared(rows: Sequence[ShownRow]) -> list[ShownRow]:
     """Return the rows with verdicts, ratios and speed-ups from comparing them with each other.
 
-    Rows are compared repeat by repeat. If rows differ in their number of repeats, the last repeats of the longer rows
-    are left out.
+    Rows are compared repeat by repeat. If rows differ in their number of repeats, only as many repeats are compared as
+    all rows have.
     """
     common = min(len(row.iteration_mean_s_repeats) for row in rows)
     shortened = [changed(row, iteration_mean_s_repeats=row.iteration_mean_s_repeats[:common]) for row in rows]

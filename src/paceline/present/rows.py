@@ -31,7 +31,7 @@ class ShownRow(Row, frozen=True, kw_only=True):
 
 
 def with_labels(row: Row, *, label: str, short_label: str, full_label: str, role: str | None = None) -> ShownRow:
-    """Return a copy of a row with these labels and this role."""
+    """Return a row as a `ShownRow` with the given labels and role."""
     fields = {name: getattr(row, name) for name in Row.__struct_fields__ if name != "label"}
     return ShownRow(**fields, label=label, short_label=short_label, full_label=full_label, role=role)
 
@@ -49,8 +49,9 @@ def fastest_row(rows: Sequence[R]) -> R | None:
 def rivals(rows: Sequence[R]) -> list[R]:
     """Return the rows that compete to be the fastest.
 
-    Such a row has several workers that synchronise, and no tuning found it too inaccurate. If there is no such row,
-    rows that tuning found too inaccurate compete instead. If no row has several workers that synchronise, all compete.
+    A competing row has several workers that synchronise, and a tuning did not find it too inaccurate. If there is no
+    such row, rows that a tuning found too inaccurate compete instead. If no row has several workers that synchronise,
+    all rows compete.
     """
     synchronised = [row for row in rows if row.workers > 1 and row.guarantee != "NONE"]
     return [row for row in synchronised if row.is_within is not False] or synchronised or list(rows)

@@ -20,7 +20,7 @@ TITLES = {"strong": "Strong scaling", "weak": "Weak scaling"}
 
 
 def batch_words(modes: Mapping[str, Mapping[str, int]], mode: str) -> str:
-    """Describe the batch size that stays constant while workers are added."""
+    """Describe the batch size that stays constant in a scaling mode while workers are added."""
     batches = modes[mode]
     if mode == WEAK:
         return f"every worker keeps its batch of {batches['worker_batch_size']}"
@@ -178,7 +178,10 @@ def _with_most_workers(rows: Sequence[Row], mode: str, *, is_only: bool) -> list
 
 
 def _as_clause(text: str, rows: Sequence[Row]) -> str:
-    """Lower-case the first letter of a sentence that will follow a colon, unless the name of a strategy is first."""
+    """Return a sentence with a lower-case first letter, for use after a colon.
+
+    A sentence that begins with the name of a strategy is unchanged.
+    """
     return text if any(text.startswith(row.label) for row in rows) else f"{text[0].lower()}{text[1:]}"
 
 

@@ -112,7 +112,7 @@ def _show_one(console: Console, table: Table[Any]) -> list[Column[Any]]:
 
 
 def legend(columns: Sequence[Column[Any]]) -> str:
-    """Return the `help` texts of columns in one line. Columns with equal texts are named together."""
+    """Return the headings and `help` texts of columns in one line. Columns with equal texts are named together."""
     headings: dict[str, list[str]] = {}
     for column in columns:
         if column.help:
@@ -136,7 +136,7 @@ class _Width:
 
 
 def _fit(columns: Sequence[Column[Any]], cells: Sequence[Sequence[str]], width: int) -> _Layout | None:
-    """Select the columns that fit into `width`, and set their widths.
+    """Return the columns that fit into `width` characters, and the width of each column.
 
     Returns None if the columns that are never left out do not fit.
     """
@@ -175,7 +175,7 @@ def _width_of(columns: Sequence[Column[Any]], cells: Sequence[Sequence[str]], in
 
 
 def _total(widths: Sequence[int]) -> int:
-    """Return the width of a table in characters: its columns and the space between them."""
+    """Return the width in characters of a table with the given column widths, with the space between columns."""
     return sum(widths) + 2 * len(widths) + 1
 
 
@@ -221,9 +221,9 @@ def _show_blocks(console: Console, columns: Sequence[Column[Any]], cells: Sequen
 
 
 def _pieces(text: str) -> list[str]:
-    """Split text where it may be broken: after `:` and after spaces, but not between a number and its percent sign.
+    """Split text where a line may break: after `:` and after spaces, but not between a number and its percent sign.
 
-    The `:` stays at the end of its line, so that an option on the next line does not look like another strategy.
+    The `:` of an option stays at the end of a line, so that the next line does not look like another strategy.
     """
     return re.split(r"(?<=:)(?! )|(?<= )(?!%)", text)
 

@@ -25,7 +25,7 @@ Range = tuple[float, float]  # lowest and highest value that is not clipped
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """Counts of the values of a tensor, in bins of equal width between their minimum and maximum."""
+    """Counts of the values of a tensor, in bins of equal width between the tensor's minimum and maximum."""
 
     low: float
     high: float
@@ -45,9 +45,10 @@ class Histogram:
         return (edges[1:] + edges[:-1]) / 2
 
     def without_zero(self) -> Tensor:
-        """Return the counts, after limiting the count of the bin around zero to that of its larger neighbour.
+        """Return the counts of all bins, after limiting the count of the bin around zero.
 
-        Quantization represents zero exactly, so a large number of zeros must not influence the choice of a range.
+        The limit is the larger count of the two neighbouring bins. Quantization represents zero exactly, so a large
+        number of zeros must not influence the choice of a range.
         """
         counts = self.counts.clone()
         if self.low <= 0 <= self.high and self.width > 0:
@@ -75,9 +76,9 @@ def histogram_of(values: Tensor, low: float, high: float, num_bins: int = NUM_BI
 
 @torch.no_grad()
 def observe(graph: Graph, batches: Batches) -> dict[str, Histogram]:
-    """Return a histogram, by tensor name, of each tensor that needs its own scale and zero point (see `has_grid`).
+    """Return a histogram, by tensor name, of each tensor that needs its own scale and zero point.
 
-    The graph runs twice over all batches: first to find minimum and maximum of each tensor, then to count its values.
+    The graph runs twice over all batches: first to find the minimum and maximum of each tensor, then to count values.
     """
     limits: dict[str, tuple[float, float]] = {}
 
@@ -109,7 +110,7 @@ def observe(graph: Graph, batches: Batches) -> dict[str, Histogram]:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """A method that chooses the ranges of activations, with its options."""
+    """Name and options of the method that chooses, for each activation, the range outside which values are clipped."""
 
     method: str
     symmetric: bool = False
@@ -135,7 +136,7 @@ def _minmax(histogram: Histogram, calibration: Calibration) -> Range:
 
 
 def _percentile(histogram: Histogram, calibration: Calibration) -> Range:
-    """Return the range that leaves out the lowest and the highest values: 100 - `percentile` percent at each end.
+    """Return the range without the lowest and without the highest (100 - `percentile`) percent of the values.
 
     The minimum is kept if no value is negative, and the maximum if no value is positive.
     """
@@ -156,7 +157,7 @@ def _entropy(histogram: Histogram, calibration: Calibration) -> Range:
     for low, high in _candidates(histogram):
         inside = (centres >= low) & (centres <= high)
         if int(inside.sum()) < NUM_LEVELS:
-            continue  # every bin would have its own level, so rounding would seem to change nothing
+            continue  # with one level per bin, rounding would seem to change nothing
         divergence = _divergence(counts, inside)
         if divergence < least:
             least, best = divergence, (low, high)
@@ -189,7 +190,7 @@ def _divergence(counts: Tensor, inside: Tensor) -> float:
 
 
 def _mse(histogram: Histogram, calibration: Calibration) -> Range:
-    """Return the range with the smallest squared error, from rounding inside the range and clipping outside."""
+    """Return the range with the smallest squared error, caused by rounding inside the range and clipping outside."""
     counts, centres = histogram.without_zero(), histogram.centres
     least, best = float("inf"), (histogram.low, histogram.high)
     for low, high in _candidates(histogram):
@@ -204,9 +205,9 @@ def _mse(histogram: Histogram, calibration: Calibration) -> Range:
 
 
 def _candidates(histogram: Histogram) -> list[Range]:
-    """Return the ranges that `_entropy` and `_mse` compare, the widest first, so that it wins a tie.
+    """Return the ranges that `_entropy` and `_mse` compare, ordered from the widest, which wins a tie.
 
-    They are `NUM_CANDIDATES` ranges around zero, limited to the observed values.
+    The result has `NUM_CANDIDATES` ranges around zero, limited to the minimum and maximum of the observed values.
     """
     largest = max(-histogram.low, histogram.high)
     sizes = [largest * number / NUM_CANDIDATES for number in range(NUM_CANDIDATES, 0, -1)]

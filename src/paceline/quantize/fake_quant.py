@@ -22,13 +22,13 @@ class Rounding:
 
     per_channel: bool = True  # one scale per output channel of a weight; else one per weight
     grids: Mapping[str, Grid] | None = None  # of activations, by tensor name; None: activations stay in float
-    biases: bool = False  # to int32, with scale = input scale x weight scale
+    biases: bool = False  # whether biases are rounded, to int32 multiples of input scale x weight scale
 
 
 def computes_scores(graph: Graph, op: Op) -> bool:
     """Return whether an operation is a layer without ReLU that computes the scores (logits), the output of the graph.
 
-    In integer execution, scores stay in int32, because no other operation reads them.
+    The result is False if another operation reads the output. In integer execution, scores stay in int32.
     """
     if op.name != graph.output or not isinstance(op, LinearOp) or op.clip is not None:
         return False
@@ -95,7 +95,7 @@ def rounded_bias(bias: Tensor, scales: Tensor, input_scale: float) -> Tensor:
 
 
 def rounded_weight(weight: Tensor, scales: Tensor) -> Tensor:
-    """Return a weight, rounded to int8 multiples of its scales, as floats."""
+    """Return a weight, rounded to whole multiples (from -127 to 127) of its scales, as floats."""
     shaped = along_channels(scales, weight)
     return to_numbers(to_integers(weight.detach(), shaped), shaped)
 

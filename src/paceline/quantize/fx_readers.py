@@ -27,26 +27,29 @@ class Reading:
     """A node of the trace, with access to its inputs, arguments and shapes."""
 
     node: fx.Node
-    aliases: dict[str, str]  # by name of a node that returns its input unchanged: the name of this input
+    aliases: dict[str, str]  # from the name of a node that returns its input unchanged to the name of the input
     module: Any = None  # the module that the node calls, if any
 
     def name_of(self, node: Any) -> str:
-        """Return the name of the tensor that a node returns."""
+        """Return the name of the tensor that `node` returns: that of its input if `node` does not change its input."""
         name: str = node.name
         return self.aliases.get(name, name)
 
     @property
     def source(self) -> str:
-        """Name of the input tensor."""
+        """Name of the tensor that is the node's first input."""
         return self.name_of(self.input_node)
 
     @property
     def input_node(self) -> Any:
-        """The node that computes the input tensor, passed as `f(x)` or as `f(input=x)`."""
+        """The node that computes the first input, which is passed as `f(x)` or as `f(input=x)`."""
         return self.node.args[0] if self.node.args else self.node.kwargs.get("input")
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
-        """Return an argument of a call, by position or name. If the node calls a module, it is the attribute `name`."""
+        """Return an argument of the node's call, by position or name.
+
+        If the node calls a module, return the attribute `name` of the module.
+        """
         if self.module is not None:
             return getattr(self.module, name, default)
         if len(self.node.args) > position:
@@ -128,7 +131,7 @@ def _batchnorm(reading: Reading) -> Converted:
 
 
 def _follows_linear(reading: Reading) -> bool:
-    """Return whether the input comes from a linear layer whose output no other node reads."""
+    """Return whether the node's input comes from a linear layer whose output no other node reads."""
     before, owner = reading.node.args[0], reading.node.graph.owning_module
     if not isinstance(before, fx.Node) or before.op != "call_module" or owner is None:
         return False
@@ -149,7 +152,7 @@ def _hardtanh(reading: Reading) -> Converted:
 
 
 def _windows(reading: Reading) -> tuple[Pair, Pair, Pair] | None:
-    """Return kernel, stride and padding of a pooling, or None if any of them depends on a tensor."""
+    """Return kernel size, stride and padding of a pooling operation, or None if any of them depends on a tensor."""
     kernel = reading.argument(1, "kernel_size")
     stride, padding = reading.argument(2, "stride") or kernel, reading.argument(3, "padding", 0)
     if any(isinstance(value, fx.Node) for given in (kernel, stride, padding) for value in _items(given)):
@@ -212,7 +215,10 @@ def _mean(reading: Reading) -> Converted:
 
 
 def _reshape(reading: Reading) -> Converted:
-    """Convert a reshape that keeps the shape or flattens all dimensions but the first; else return None."""
+    """Convert a reshape to `Flatten` if it flattens all dimensions but the first.
+
+    Return the name of the input for a reshape that keeps the shape, and None for other reshapes.
+    """
     before, after = reading.shape(reading.input_node), reading.shape()
     if before is None or after is None:
         return None

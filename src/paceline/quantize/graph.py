@@ -37,7 +37,8 @@ class Graph:
     def walk(self, first: Tensor, compute: Callable[[Op, list[Any]], Any], on_tensor: OnTensor | None = None) -> Tensor:
         """Compute every operation by `compute(op, inputs)` and return the output of the graph.
 
-        A tensor is released after its last use.
+        `first` is the input of the graph. `on_tensor` is called with the name and value of every tensor. A tensor is
+        released after its last use.
         """
         values = {self.input: first}
         uses = _users(self)
@@ -65,7 +66,7 @@ class Graph:
     def grid_owner(self, name: str) -> str:
         """Return the name of the tensor whose grid (scale, zero point and limits) also applies to the tensor `name`.
 
-        Usually, this is the tensor itself. But the output of max pooling, for example, has the grid of its input.
+        Usually, this is `name` itself. But the output of max pooling, for example, has the grid of its input.
         """
         by_name = {op.name: op for op in self.ops}
         while name in by_name and by_name[name].keeps_grid:
@@ -75,8 +76,8 @@ class Graph:
     def has_grid(self, name: str) -> bool:
         """Return whether a tensor needs its own grid (scale, zero point and limits).
 
-        It needs none if the grid of another tensor applies to it, or if it stays in float: a float operation writes it,
-        and no other kind of operation reads it.
+        A tensor needs none if the grid of another tensor applies to it. A tensor also needs none if it stays in float,
+        because a float operation computes it and only float operations read it.
         """
         if self.grid_owner(name) != name:
             return False
@@ -104,7 +105,8 @@ def simplify(graph: Graph) -> Graph:
 def _fold(graph: Graph) -> Graph:
     """Fold each BatchNorm, which is a factor and an offset per channel, into the layer before it.
 
-    If no layer precedes a BatchNorm, or the layer has other readers, the BatchNorm becomes a convolution.
+    If no layer precedes a BatchNorm, or other operations also read the layer's output, the BatchNorm becomes a
+    convolution.
     """
     users = _users(graph)
     ops: dict[str, Op] = {}
@@ -155,9 +157,10 @@ def _fuse_relu(graph: Graph) -> Graph:
 
 
 def _only_maker(name: str, ops: dict[str, Op], users: Counter[str]) -> LinearOp | Add | None:
-    """Return the layer or addition that computes the values of a tensor, possibly before max pooling or flattening.
+    """Return the layer or addition that computes a tensor, directly or followed by max pooling or flattening.
 
-    Return None if another type of operation computes them, or if they have more than one reader.
+    Return None if another type of operation computes the tensor, or if the tensor or one of the intermediate tensors
+    has more than one reader. `ops` has the operations by name, and `users` the number of readers of each tensor.
     """
     op = ops.get(name)
     while op is not None and users[op.name] == 1:
@@ -168,7 +171,7 @@ def _only_maker(name: str, ops: dict[str, Op], users: Counter[str]) -> LinearOp 
 
 
 def _users(graph: Graph) -> Counter[str]:
-    """Return the number of readers of each tensor: operations and, for the graph's output, the caller."""
+    """Return the number of readers of each tensor; the caller counts as a reader of the graph's output."""
     return Counter([name for op in graph.ops for name in op.inputs] + [graph.output])
 
 
@@ -181,5 +184,5 @@ def _without_unused(graph: Graph) -> Graph:
 
 
 def op_names(ops: Sequence[FloatOp]) -> str:
-    """List operations by type and name, as text for a message."""
+    """Return the types and names of operations, as text for a message."""
     return ", ".join(f"{op.what} ({op.name})" for op in ops)

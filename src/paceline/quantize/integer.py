@@ -44,9 +44,10 @@ class IntegerNetwork:
     output_zero_point: int
 
     def run(self, integers: Tensor, on_tensor: OnTensor | None = None) -> Tensor:
-        """Run on int8 images, channels first. Return int8, or int32 if the last operation is a layer without ReLU.
+        """Run the network on int8 images, with channels first, and return its output.
 
-        `on_tensor` is called before every step with the name of the step and its first input tensor, channels last.
+        The output is int8, or int32 if the last operation is a layer without ReLU. `on_tensor` is called before every
+        step with the name and the first input tensor of the step; this tensor has channels last.
         """
         values = {self.input: integers.movedim(1, -1).contiguous() if integers.dim() == 4 else integers}
         for step in self.steps:
@@ -57,7 +58,7 @@ class IntegerNetwork:
         return output.movedim(-1, 1) if output.dim() == 4 else output
 
     def scores(self, images: Tensor) -> Tensor:
-        """Return the scores (logits) of a batch of images; both are floats."""
+        """Return the scores (logits) of a batch of images. Images and scores are floats."""
         integers = torch.cat([self.run(part) for part in self.input_grid.quantize(images).split(BATCH)])
         return (integers.to(torch.int32) - self.output_zero_point).to(torch.float32) * self.output_scale
 
@@ -124,7 +125,11 @@ def _limits(grid: Grid, clip: Clip | None) -> tuple[int, int]:
 
 
 def _bias_without_zero_point(model: Quantized, op: LinearOp) -> Tensor:
-    """Return the bias with the input's zero point z folded in: sum((x - z) w) + b = sum(x w) + (b - z sum(w))."""
+    """Return the bias with which a layer need not subtract the zero point from its input.
+
+    For input x, zero point z, weights w and bias b, the result is b - z sum(w), because sum((x - z) w) + b is equal to
+    sum(x w) + (b - z sum(w)).
+    """
     weights = model.weights[op.name]
     sums = weights.weight.flatten(1).sum(1, dtype=torch.int32)
     return weights.bias - model.grid(op.inputs[0]).zero_point * sums

@@ -27,10 +27,10 @@ HEADROOM = 20  # extra bits of the two terms of an addition, which make their ro
 
 
 def fixed_point(ratio: Fraction) -> tuple[int, int]:
-    """Return (multiplier, shift), so that multiplier / 2^shift is nearest to a ratio.
+    """Return (multiplier, shift), so that multiplier / 2^shift is as close to `ratio` as 30 bits allow.
 
-    The multiplier has exactly 30 bits, or is 0 for a ratio below 2^-32, which scales every int32 to less than 1/2.
-    Raises RunError for a ratio that is too large.
+    The multiplier has exactly 30 bits. For a ratio below 2^-32, the multiplier is 0, because the product of the ratio
+    and any int32 rounds to 0. Raises RunError for a ratio that is too large.
     """
     if ratio < Fraction(1, 2**32):
         return 0, LARGEST_SHIFT
@@ -126,11 +126,11 @@ class Requantize:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Multiply(Step):
-    """Linear layer. Its bias includes the correction for the zero point of the input."""
+    """A linear layer, whose bias includes the correction for the zero point of the input."""
 
     weight: Tensor  # int8 (inputs, outputs)
     bias: Tensor  # int32
-    finish: Callable[[Tensor], Tensor]  # converts sums to int8, or scores to int32 with one scale for all
+    finish: Callable[[Tensor], Tensor]  # converts sums to int8, or scores to int32 with one scale for all channels
 
     def run(self, *inputs: Tensor) -> Tensor:
         return self.finish(multiply(inputs[0], self.weight).add_(self.bias))
@@ -138,7 +138,7 @@ class Multiply(Step):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Convolve(Step):
-    """Convolution as one matrix product per group of channels, or as elementwise products if it is depthwise."""
+    """A convolution, computed as one matrix product per group of channels, or by elementwise products if depthwise."""
 
     weight: Tensor  # int8 (groups, kernel height x kernel width x inputs of a group, outputs of a group)
     bias: Tensor
@@ -175,7 +175,7 @@ class Convolve(Step):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AddUp(Step):
-    """Addition. Both inputs are rescaled to one fine scale and added; the sum is rescaled to the output's scale."""
+    """An addition. Both inputs are rescaled to a common fine scale; their sum is rescaled to the output's scale."""
 
     zero_points: Pair
     rescales: tuple[Rescale, Rescale]
@@ -234,7 +234,7 @@ class Clipped(Step):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Flattened(Step):
-    """Flattens in channels-first order, which the weights of the next layer expect."""
+    """A step that flattens each sample in channels-first order, which the weights of the next layer expect."""
 
     def run(self, *inputs: Tensor) -> Tensor:
         x = inputs[0]
@@ -295,6 +295,6 @@ def _windows(x: Tensor, kernel: Pair, stride: Pair, dilation: Pair) -> Tensor:
 
 
 def _slices(x: Tensor, kernel: Pair, stride: Pair, dilation: Pair) -> list[Tensor]:
-    """Return one view for each position in the kernel: the input values that this position reads."""
+    """Return one view for each position in the kernel: the input values that are multiplied or pooled there."""
     windows = _windows(x, kernel, stride, dilation)
     return [windows[:, :, :, row, column] for row in range(kernel[0]) for column in range(kernel[1])]

@@ -112,7 +112,7 @@ class _Writer:
     def _through_integers(self, name: str, value: str) -> str:
         """Add nodes that quantize a tensor to uint8 and dequantize it again; return the name of the result.
 
-        The runtime can then keep the tensor in integers. A float32 file gets no such nodes.
+        ONNX Runtime can then keep the tensor in integers. For a float32 file, return `value` without adding nodes.
         """
         if self._model is None:
             return value

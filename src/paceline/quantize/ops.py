@@ -22,7 +22,7 @@ class Clip:
         return x.clamp(0.0, self.most)
 
     def within(self, other: Clip | None) -> Clip:
-        """Return a single clipping with the effect of this one and `other`."""
+        """Return a single clipping with the same effect as this clipping and `other` together."""
         ceilings = [clip.most for clip in (self, other) if clip is not None and clip.most is not None]
         return Clip(min(ceilings, default=None))
 

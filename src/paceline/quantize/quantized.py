@@ -1,6 +1,7 @@
 """Quantized network: int8 weights, int32 biases, and the scale and zero point of each activation (its grid).
 
-`quantize_graph` builds a quantized network; `tensors_of` and `restore` store and load its integers.
+`quantize_graph` builds a quantized network, `tensors_of` returns the network's integers and scales for storing, and
+`restore` rebuilds the network from them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from paceline.quantize.ops import LinearOp
 
 LOWEST = -128
 SMALLEST_SCALE = 2.0**-100  # smaller scales are treated as zero, because float32 loses precision there
-LARGEST_BIAS = 2**30  # in int32 steps, with headroom for the sum of products
+LARGEST_BIAS = 2**30  # largest int32 that represents a bias, with headroom for the sum of products
 LARGEST_SUM = 2**31 - 1
 INTEGERS_FILE = "integers.safetensors"  # file of the tensors of `tensors_of`, in the folder of a study
 PARTS = ("weight", "scales", "bias")  # stored tensors of each layer
@@ -48,12 +49,12 @@ class Grid:
 
     @property
     def range(self) -> tuple[float, float]:
-        """The smallest and the largest value that is not clipped."""
+        """The smallest and the largest value that are not clipped."""
         return (self.low - self.zero_point) * self.scale, (self.high - self.zero_point) * self.scale
 
 
 def grid_for(low: float, high: float, *, symmetric: bool) -> Grid:
-    """Return the grid that covers the values from `low` to `high`, and zero.
+    """Return the grid (scale, zero point and limits) that covers zero and the values from `low` to `high`.
 
     A symmetric grid has zero point 0 and covers as much below zero as above.
     """
@@ -65,20 +66,20 @@ def grid_for(low: float, high: float, *, symmetric: bool) -> Grid:
 
 
 def stored_grid(scale: float, zero_point: int, *, symmetric: bool) -> Grid:
-    """Rebuild a grid from its stored scale and zero point. The zero point of a symmetric grid is always 0."""
+    """Rebuild a grid from its stored scale and zero point; the zero point of a symmetric grid is always 0."""
     return Grid(scale) if symmetric else Grid(scale, zero_point, LOWEST, LARGEST)
 
 
 def _scale(value: float) -> float:
-    """Return a scale rounded to float32, or 1 for a scale of (nearly) 0, where all values are zero."""
+    """Return a scale, rounded to float32, or 1 for a scale of (nearly) 0, which occurs if all values are zero."""
     return float(torch.tensor(value, dtype=torch.float32)) if value > SMALLEST_SCALE else 1.0
 
 
 def weight_scales(weight: Tensor, *, per_channel: bool, bias: Tensor | None = None, input_scale: float = 1.0) -> Tensor:
     """Return one float32 scale per output channel (the first dimension of the weight).
 
-    Without `per_channel`, all channels have the same scale. A bias is stored in int32 steps of input scale x weight
-    scale. If `bias` is passed, scales that are so small that the bias does not fit into an int32 are increased.
+    Without `per_channel`, all channels have the same scale. A bias is stored as an int32 multiple of input scale x
+    weight scale. If `bias` is passed, scales that are too small for such an int32 are increased.
     """
     largest = weight.detach().abs().flatten(1).amax(1)
     if not per_channel:
@@ -91,7 +92,7 @@ def weight_scales(weight: Tensor, *, per_channel: bool, bias: Tensor | None = No
 
 
 def bias_steps(bias: Tensor, scales: Tensor, input_scale: float) -> Tensor:
-    """Return a bias as a whole number of steps, each of input scale x weight scale.
+    """Return a bias in units of input scale x weight scale, rounded to whole numbers.
 
     The result is float64, because float32 cannot hold every int32.
     """
@@ -109,12 +110,15 @@ class IntegerWeights:
 
     weight: Tensor  # int8, in the shape of the layer's weight
     scales: Tensor  # float32, one per output channel
-    bias: Tensor  # int32, in steps of input scale x channel scale
+    bias: Tensor  # int32, in units of input scale x channel scale
 
 
 @dataclass(frozen=True, eq=False)
 class Quantized:
-    """A quantized network: a graph, the grids of its activations, and the integer weights and biases of its layers."""
+    """A quantized network: a graph, the grids of its activations, and the integer weights and biases of its layers.
+
+    The grid of an activation is its scale, zero point and limits.
+    """
 
     graph: Graph
     grids: Mapping[str, Grid]
@@ -133,8 +137,8 @@ class Quantized:
 def quantize_graph(graph: Graph, grids: Mapping[str, Grid], *, per_channel: bool) -> Quantized:
     """Quantize the weights of a graph to int8 and its biases to int32.
 
-    `grids` are the grids of the activations, by tensor name. Raises UsageError if the int32 sums of a layer could
-    overflow.
+    `grids` are the grids (scale, zero point and limits) of the activations, by tensor name. Raises UsageError if the
+    int32 sums of a layer could overflow.
     """
     weights = {}
     for op in graph.layers:
@@ -164,7 +168,7 @@ def restore(graph: Graph, grids: Mapping[str, Grid], tensors: Mapping[str, Tenso
 
 
 def tensors_of(model: Quantized) -> dict[str, Tensor]:
-    """Return the integer weights, integer biases and scales of all layers by name, for storing."""
+    """Return the integer weights, integer biases and scales of all layers for storing, by name such as `fc.weight`."""
     return {
         f"{name}.{part}": getattr(weights, part).contiguous().clone()
         for name, weights in model.weights.items()

@@ -18,7 +18,7 @@ class CommSpeedup(Value, frozen=True, kw_only=True):
 
 
 class CollectiveResult(Value, frozen=True, kw_only=True):
-    """Benchmark of one collective with one tensor size on one comm (communication backend).
+    """Benchmark result of one collective with one tensor size on one comm (communication backend).
 
     The time of an iteration is that of its slowest worker.
     """
@@ -87,7 +87,7 @@ class StrategyCatalogue(Value, frozen=True, kw_only=True):
 
 
 class ClusterFigure(Value, frozen=True, kw_only=True):
-    """One measured property of an emulated cluster. `asked` is the requested value, or None without a request."""
+    """One measured property of an emulated cluster. `asked` is the requested value, or None if there is none."""
 
     what: str  # bandwidth (bits per second), latency (seconds, one way), cpus (cores) or memory (bytes)
     where: str
@@ -165,7 +165,7 @@ Traffic = list[tuple[str, int, float]]  # the operations of one step: name, peer
 
 
 class Divergence(Value, frozen=True, kw_only=True):
-    """Error of one worker's parameters after one step of `verify`."""
+    """Error that `verify` found in one worker's parameters after one step."""
 
     optimizer: str
     rank: int

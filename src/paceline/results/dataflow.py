@@ -77,7 +77,7 @@ class Cost(Value, frozen=True, kw_only=True):
     processing_s: float  # on the chip, without waiting for DRAM
     dram_s: float
     time_s: float
-    utilisation: float  # share of the PE cycles in time_s in which a PE multiplies
+    utilisation: float  # fraction of all PE (processing element) cycles during time_s with a multiplication
     processing_utilisation: float
     accesses: AccessCounts
     buffer_traffic_bytes: int

@@ -198,7 +198,7 @@ class Resources(Value, frozen=True, kw_only=True):
 class WorkerNetwork(Value, frozen=True, kw_only=True):
     """Bytes that one worker sent and received over the network in its training steps.
 
-    The kernel and the comm (communication backend) each count these bytes, and the strategy predicts those sent.
+    The kernel and the comm (communication backend) each count these bytes, and the strategy predicts the sent ones.
     """
 
     rank: int

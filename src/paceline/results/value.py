@@ -42,7 +42,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @functools.cache
 def _field_names(kind: type[Value]) -> dict[str, str]:
-    """Return the field names by JSON key."""
+    """Return the field names of a result class by JSON key."""
     return dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
 
 

@@ -222,7 +222,7 @@ def find(name: str, out: Path) -> Stored:
 def folder_of(name: str, out: Path) -> Path:
     """Return the folder that a name stands for. The names are those that `find` accepts.
 
-    Unlike `find`, this function also accepts a folder that is not a run or study itself but contains several.
+    Unlike `find`, this function also accepts a folder that is no run or study itself, such as one that contains runs.
     """
     is_last = _LAST.fullmatch(name) and not (out / name).exists()
     return find(name, out).folder if is_last else resolve_folder(_complete_prefix(name, out), out)

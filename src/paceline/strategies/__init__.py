@@ -1,4 +1,4 @@
-"""Strategies: the ways in which data-parallel workers synchronise. Each is a class in a file of this package."""
+"""Strategies: the ways in which data-parallel workers synchronise. Each strategy is a class in this package."""
 
 from paceline.strategies.base import GradientPolicy, Guarantee, Strategy, Worker
 from paceline.strategies.capabilities import (

@@ -21,16 +21,16 @@ from paceline.results.value import Json
 
 
 class Guarantee(enum.Enum):
-    """The promise of a strategy about its replicas. It selects the conformance test that the strategy must pass.
+    """What a strategy guarantees about the workers' replicas. The value selects the strategy's conformance test.
 
-    The oracle (see EXACT) is one process that trains on the global batch of all workers.
+    EXACT is defined by a comparison with the oracle: one process that trains on the global batch of all workers.
     """
 
     EXACT = "EXACT"  # after every step all replicas equal the oracle, to rounding
     LOSSY = "LOSSY"  # as EXACT, plus the error of the codec
     PERIODIC = "PERIODIC"  # replicas are bit-identical after every synchronisation, and differ in the steps between
     PARTIAL = "PARTIAL"  # replicas stay within a bounded distance of their mean; over time all have equal influence
-    STALE = "STALE"  # gradients may be computed at parameters that are older by a bounded number of updates
+    STALE = "STALE"  # gradients may be computed at older parameters; a strategy may bound their age in updates
     NONE = "NONE"  # replicas are not synchronised
 
     @staticmethod
@@ -41,12 +41,12 @@ class Guarantee(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class GradientPolicy:
-    """Rules for gradients that a strategy must follow. They depend on the training loop that uses the strategy.
+    """Rules that a training loop imposes on how a strategy handles gradients.
 
-    The defaults describe Paceline's own loop, where only the optimiser reads gradients.
+    The defaults are the rules of Paceline's own loop, where only the optimiser reads gradients.
     """
 
-    in_place_allowed: bool = True  # gradients may be stored in memory that peers read; False: in private memory
+    in_place_allowed: bool = True  # gradients may be stored in memory that peers read; False: in private memory only
     partial_allowed: bool = True  # a worker may hold its slice of the sums only; False: all sums, writable
     none_where_unreached: bool = False  # a parameter that no worker's backward used gets grad None, not zeros
     knows_last_backward: bool = True  # the strategy knows before each forward whether its backward is the step's last
@@ -61,7 +61,7 @@ USER_LOOP = GradientPolicy(
 
 @dataclass(kw_only=True)
 class Worker:
-    """The worker process as a strategy sees it: its comm, model, optimiser and gradient policy."""
+    """A worker process as seen from its strategy: communication backend (comm), model, optimiser and settings."""
 
     comm: Comm
     codec: Codec
@@ -87,8 +87,9 @@ class Worker:
 class Strategy(ABC):
     """Base class of strategies. The first docstring line of a subclass says what the strategy sends.
 
-    Dataclass fields are the strategy's options. The methods from `setup` to `finish` are called in the order of their
-    definition. By default they do nothing, except that `setup` stores the worker and `step` calls the optimiser.
+    Dataclass fields are the strategy's options. `setup` is called once before training, and `finish` once after it. The
+    methods defined between them are called in every step, in the order of their definition. By default these methods do
+    nothing, except that `setup` stores the worker and `step` calls the optimiser.
     """
 
     name: ClassVar[str] = ""
@@ -107,18 +108,21 @@ class Strategy(ABC):
 
     @classmethod
     def unsupported(cls, comm: type[Comm]) -> str:  # noqa: ARG003
-        """Return why this strategy cannot run on a comm, or an empty string."""
+        """Return why this strategy cannot run on a communication backend (comm), or an empty string."""
         return ""
 
     def check(self, num_workers: int, optimizer: type[torch.optim.Optimizer]) -> None:
-        """Raise UsageError for an unsupported number of workers or optimiser; called before anything starts."""
+        """Raise UsageError if the number of workers or the optimiser is unsupported. Called before training."""
 
     def setup(self, worker: Worker) -> None:
         """Prepare for the first step. The replicas of all workers are already equal."""
         self.worker = worker
 
     def on_gradient(self, parameter: nn.Parameter) -> None:
-        """Handle a parameter's gradient as soon as backward has completed it, in the last backward of a step."""
+        """Process a parameter's gradient, for example start to send it. By default, do nothing.
+
+        Called during the last backward pass of a step, as soon as this gradient is complete.
+        """
 
     def after_backward(self) -> None: ...
 
@@ -128,7 +132,7 @@ class Strategy(ABC):
     def after_step(self) -> None: ...
 
     def finish(self) -> None:
-        """Make all replicas equal; called after the last step."""
+        """Complete the synchronisation after the last step, for example average replicas. By default, do nothing."""
 
     @abstractmethod
     def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:
@@ -174,7 +178,7 @@ def joined_size(tensors: Sequence[TensorSpec]) -> TensorSpec:
 def predict_traffic(
     strategy: Strategy, tensors: Sequence[TensorSpec], *, rank: int, world_size: int, num_steps: int
 ) -> Counter:
-    """Predict the operations of one worker over a number of steps."""
+    """Return the predicted communication of worker `rank` in `num_steps` steps: bytes and calls of each operation."""
     total = Counter()
     period = strategy.traffic_period(world_size)
     num_periods, num_left = divmod(num_steps, period)
@@ -201,7 +205,7 @@ def average_parameters(worker: Worker) -> None:
 
 
 def gradient_of(parameter: nn.Parameter) -> Tensor:
-    """Return the gradient; if it is None, set it to zeros first, so that all workers send the same sizes."""
+    """Return a parameter's gradient. If it is None, set it to zeros first, so that all workers send equal sizes."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     return parameter.grad

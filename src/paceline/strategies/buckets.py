@@ -32,7 +32,7 @@ from paceline.strategies.capabilities import (
 
 MB = 1_000_000
 FIRST_MB = 1.0
-LARGE = 1 << 14  # elements: larger tensors are scaled while they are copied, smaller ones in one call for all
+LARGE = 1 << 14  # elements; tensors from this size on are scaled while they are copied, smaller ones in one call
 IN_PLACE_BYTES = 2 << 20  # gradients of a model up to this size stay in a core's cache from backward to the sum
 ALIGN = 16  # elements: a bucket begins at a multiple of this, on a cache line
 
@@ -46,12 +46,12 @@ class Bucket:
     offsets: list[int] = field(default_factory=list)  # start of each member in the vector
     begin: int = 0
     end: int = 0
-    flags: int = 0  # end of the members; their reach flags begin here, if they are sent too (see plan_buckets)
+    flags: int = 0  # end of the members; their reach flags (see plan_buckets) begin here, if the bucket has any
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Size limits of the first bucket and of all others."""
+    """Size limits of the first bucket and of every other bucket."""
 
     first_bytes: float
     bucket_bytes: float
@@ -60,10 +60,12 @@ class Limits:
 def plan_buckets(
     sizes: Sequence[tuple[int, int, Any]], limits: Limits, *, divisor: int = 1, with_reach: bool = False
 ) -> list[Bucket]:
-    """Assign tensors, described by (numel, itemsize, kind), to buckets, the last tensor first.
+    """Assign tensors to buckets, the last tensor first, and return the buckets.
 
-    All tensors of a bucket have the same kind (data types and device). A bucket ends with the tensor that fills it to
-    its size limit. The first bucket is small, so that communication starts early. Lengths are multiples of `divisor`.
+    `sizes` contains (numel, itemsize, kind) of each tensor. All tensors of a bucket have the same kind (data types and
+    device). A bucket ends with the tensor that fills it to its size limit. The first bucket is small, so that
+    communication starts early. The lengths of buckets are multiples of `divisor`.
+
     With `with_reach`, each tensor has one extra element, its reach flag: 1 if backward produced the tensor's gradient
     on this worker, else 0. Summed over workers, the flag is above 0 if at least one worker has the gradient.
     """
@@ -145,7 +147,7 @@ class GradientBuckets:
         self._reset()
 
     def attach(self) -> None:
-        """Fill the comm's vectors with zeros, and set all gradients to views of them, to which backward then adds."""
+        """Fill the gradient vectors with zeros, and make every `grad` a view of one, so that backward adds to it."""
         for reduction in self.reductions.values():
             reduction.own.zero_()
         for parameter, own in zip(self.parameters, self.own, strict=True):
@@ -159,7 +161,7 @@ class GradientBuckets:
 
     @property
     def parameters_before_last(self) -> list[nn.Parameter]:
-        """Return the parameters that need a hook: those of all buckets but the last, which `finish` starts."""
+        """Return the parameters that need hooks: those of all buckets but the last. `finish` starts the last bucket."""
         return [self.parameters[index] for bucket in self.buckets[:-1] for index in bucket.members]
 
     def _reset(self) -> None:
@@ -168,7 +170,10 @@ class GradientBuckets:
         self._works: list[Work] = []
 
     def mark_complete(self, parameter: nn.Parameter) -> None:
-        """Record that a gradient is complete on this worker. If its bucket is now complete, call `_start`."""
+        """Record that backward has completed the gradient of `parameter` on this worker.
+
+        If its bucket is now complete, start the exchange of all buckets that are ready (see `_start`).
+        """
         index, number = self._positions[parameter]
         self._is_complete[index] = True
         self._num_missing[number] -= 1
@@ -177,7 +182,7 @@ class GradientBuckets:
             self._worker.comm.progress()
 
     def finish(self) -> None:
-        """Start the remaining buckets after backward, with zeros for missing gradients, and wait for all sums."""
+        """Exchange the remaining buckets after backward, with zeros for missing gradients, and wait for all sums."""
         for index, parameter in enumerate(self.parameters):
             self._is_complete[index] |= parameter.grad is not None  # True for a gradient from no_sync, too
         self._num_missing = [0] * len(self.buckets)
@@ -208,7 +213,10 @@ class GradientBuckets:
                 gradient_of(parameter).copy_(result)
 
     def _start(self) -> None:
-        """Start complete buckets in order, up to the first incomplete one, so that all workers use the same order."""
+        """Start to exchange complete buckets in their order, up to the first incomplete bucket.
+
+        So all workers exchange buckets in equal order, as collectives require.
+        """
         while len(self._works) < len(self.buckets) and self._num_missing[len(self._works)] == 0:
             bucket = self.buckets[len(self._works)]
             reduction = self.reductions[bucket.kind]
@@ -235,7 +243,10 @@ class GradientBuckets:
                 comm.all_reduce(reduction.own[bucket.flags : bucket.end])
 
     def _make_fill(self, bucket: Bucket, reduction: Reduction) -> Callable[[], None] | None:
-        """Return a function that copies weighted gradients to the comm's vector; None if they are there already."""
+        """Return a function that copies a bucket's gradients, times the worker's weight, to the vector of `reduction`.
+
+        Returns None if backward has already written them there.
+        """
         weight = 1.0 if self.is_in_place else self._worker.weight  # gradients in place were weighted with the loss
         if self.is_in_place and all(self.parameters[index].grad is self.own[index] for index in bucket.members):
             return None
@@ -302,7 +313,7 @@ class Bucketed(Accumulating, GradientBuffers, DetectsUnreached, BufferEstimate, 
         return Limits(first_mb * MB, self.bucket_mb * MB)
 
     def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:  # noqa: ARG002
-        """Estimate the bytes of the buckets' vectors. A codec that does the sum itself doubles them."""
+        """Estimate the bytes of the buckets' vectors, and of copies of equal size if the codec does the sum itself."""
         if world_size == 1:
             return 0
         cast = self.codec.cast

@@ -41,14 +41,15 @@ class Servers(ABC):
     def serve(self, server: Worker) -> None:
         """Run one server until training ends. `server` has its own model and optimiser.
 
-        `server.comm` connects it to all workers and servers.
+        `server.comm` connects the server to all workers and to the other servers.
         """
 
 
 class Asynchronous(ABC):
     """A strategy whose workers run at their own pace: without collectives, and with the guarantee STALE.
 
-    The staleness of a gradient is the number of updates by other workers since its worker received the parameters.
+    The staleness of a gradient is the number of updates by other workers after the gradient's worker received the
+    parameters and before the gradient is applied.
     """
 
     @property
@@ -63,7 +64,7 @@ class Asynchronous(ABC):
     @property
     @abstractmethod
     def staleness_updates(self) -> Sequence[int]:
-        """Return the staleness in updates of each applied gradient of this worker, one value per server and step."""
+        """Return the staleness, in updates, of this worker's applied gradients: one value per server and step."""
 
     @abstractmethod
     def ask_all_to_stop(self) -> None:
@@ -78,12 +79,12 @@ class Asynchronous(ABC):
     def wait_for_others(self) -> None:
         """Wait until all workers have taken their last step; called after this worker's last step.
 
-        The time limit of the comm must not end this wait while other workers make progress.
+        The time limit of communication must not end this wait while other workers make progress.
         """
 
 
 class Heartbeat(ABC):
-    """A strategy whose servers or peers stop waiting for a worker after a time limit, even if it is evaluating."""
+    """A strategy whose servers or peers stop waiting for a silent worker after a time limit, even in an evaluation."""
 
     @abstractmethod
     def keep_alive(self) -> None:
@@ -91,17 +92,20 @@ class Heartbeat(ABC):
 
 
 class Drifting(ABC):
-    """A strategy with the guarantee PARTIAL: its replicas differ, but their distance from the mean has a bound."""
+    """A strategy with the guarantee PARTIAL: replicas differ, but their distance from the mean replica has a bound."""
 
     @abstractmethod
     def drift_bound(self, num_workers: int) -> float:
-        """Return an upper bound of a replica's distance from the mean, relative to the largest norm of an update."""
+        """Return an upper bound of a replica's distance from the mean replica.
+
+        The bound is relative to the largest norm of an optimiser update.
+        """
 
 
 class Periodic(ABC):
     """A strategy that synchronises only after some steps.
 
-    A strategy with the guarantee PERIODIC but without this class synchronises after every step.
+    A strategy with the guarantee PERIODIC that does not inherit from this class synchronises after every step.
     """
 
     @abstractmethod
@@ -113,7 +117,7 @@ class Periodic(ABC):
 class Accumulating:
     """A strategy that can split a worker's batch into micro-batches and synchronise only after the last of them.
 
-    The global batch stays the same, and so does the gradient of a step; micro-batches need less memory.
+    The split changes neither the global batch nor the gradient of a step. Micro-batches need less memory.
     """
 
     name: ClassVar[str]
@@ -151,19 +155,19 @@ class GradientBuffers(ScaledLoss):
     @property
     @abstractmethod
     def hooked_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters that get `on_gradient` calls. Without this class, all parameters get them."""
+        """Return the parameters for which `on_gradient` is called (without this class: for all)."""
 
 
 class DetectsUnreached:
-    """Marks a strategy that sets `grad` to None for each parameter of which no worker has a gradient.
+    """A strategy that can set `grad` to None for each parameter of which no worker has a gradient.
 
-    `GradientPolicy.none_where_unreached` asks for this. For other strategies that average gradients,
-    `paceline.parallel` does it, with one more all-reduce.
+    `GradientPolicy.none_where_unreached` requires these None values. If a strategy that averages gradients does not
+    inherit from this class, `paceline.parallel` sets them instead, which takes one more all-reduce.
     """
 
 
 class ShardedOptimizer(ABC):
-    """A strategy in which each worker updates only its slice of the parameters, with an optimiser of the strategy."""
+    """A strategy that creates an optimiser on each worker, to update only this worker's slice of the parameters."""
 
     @property
     @abstractmethod
@@ -191,7 +195,7 @@ class ModelCheck(ABC):
 
 
 class TunedValues(enum.Enum):
-    """Which list of values `paceline tune` tries for an option; users set the lists with --buckets and --periods."""
+    """A list of values that `paceline tune` tries for an option. Users set it with --buckets or --periods."""
 
     BUCKET_MB = "bucket_mb"
     PERIOD_STEPS = "period_steps"
@@ -249,7 +253,10 @@ def as_asynchronous(strategy: Strategy) -> Asynchronous | None:
 
 
 def keep_alive_of(strategy: Strategy) -> Callable[[], None] | None:
-    """Return the function to call before each batch of an evaluation during training; None without Heartbeat."""
+    """Return the function to call before each batch of an evaluation during training.
+
+    Returns None if the strategy is not a `Heartbeat`.
+    """
     return strategy.keep_alive if isinstance(strategy, Heartbeat) else None
 
 
@@ -289,7 +296,10 @@ def loss_scale_of(strategy: Strategy) -> float:
 
 
 def no_sync_of(strategy: Strategy) -> AbstractContextManager[Any]:
-    """Return the context for all micro-batches of a step but the last: in it, backward does not synchronise."""
+    """Return the context in which all micro-batches of a step but the last run.
+
+    For a `WrappedModel`, backward does not synchronise in this context. For other strategies the context does nothing.
+    """
     return strategy.no_sync() if isinstance(strategy, WrappedModel) else nullcontext()
 
 
@@ -319,7 +329,10 @@ def optimizer_share_of(strategy: Strategy, num_workers: int) -> float:
 
 
 def buffer_bytes_of(strategy: Strategy, tensors: Sequence[TensorSpec], *, rank: int, world_size: int) -> int:
-    """Return a strategy's estimate of its buffers on one worker, in bytes; 0 if it is not a `BufferEstimate`."""
+    """Return a strategy's estimate of its buffers on worker `rank`, in bytes.
+
+    Returns 0 if the strategy is not a `BufferEstimate`.
+    """
     return strategy.buffer_bytes(tensors, rank, world_size) if isinstance(strategy, BufferEstimate) else 0
 
 
@@ -340,7 +353,7 @@ def is_tried_by_tune(strategy: type[Strategy]) -> bool:
 
 
 def metrics_of(strategy: Strategy) -> Json:
-    """Return a strategy's own measurements, and the distribution of the staleness if it is asynchronous."""
+    """Return a strategy's own measurements and, if the strategy is asynchronous, the distribution of the staleness."""
     asynchronous = as_asynchronous(strategy)
     staleness = {} if asynchronous is None else {STALENESS: distribution(asynchronous.staleness_updates)}
     return {**staleness, **strategy.metrics()}

@@ -101,7 +101,7 @@ class Ddp(Accumulating, WrappedModel, BufferEstimate, Tunable, Strategy):
 
     @property
     def loss_scale(self) -> float:
-        # DDP divides the sum by the number of workers; this turns that into a mean weighted by samples.
+        # DDP divides the sum by the number of workers; this factor makes the result a mean weighted by samples.
         return self.worker.weight * self.worker.comm.world_size
 
     def no_sync(self) -> AbstractContextManager[Any]:

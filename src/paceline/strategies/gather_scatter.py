@@ -23,7 +23,7 @@ class GatherScatter(GradientAveraging):
         gather_scatter(tensor, self.worker.comm)
 
     def sum_bytes(self, spec: TensorSpec, rank: int, world_size: int) -> int:
-        """Estimate the bytes that `sum` needs: on rank 0, the tensors of all workers and their sum; else none."""
+        """Estimate the bytes that `sum` needs: on rank 0, all workers' tensors and their sum; elsewhere, 0."""
         return (world_size + 1) * spec.nbytes if rank == 0 else 0
 
     def sum_traffic(self, spec: TensorSpec, rank: int, world_size: int) -> list[Operation]:  # noqa: ARG002
@@ -31,7 +31,7 @@ class GatherScatter(GradientAveraging):
 
 
 def gather_scatter(tensor: Tensor, comm: Comm) -> None:
-    """Sum a tensor over workers in place: rank 0 gathers, adds, and scatters the sum."""
+    """Sum a tensor over workers in place: rank 0 gathers the workers' tensors, adds them, and sends the sum to all."""
     pieces = comm.gather(tensor, root=0)
     if pieces:
         total = pieces[0].clone()

@@ -21,8 +21,8 @@ class LocalSgd(WeightAveraging, Periodic, Tunable):
     """Every `sync_every` steps one all-reduce averages all weights; nothing is sent in other steps.
 
     By default (outer_lr 1, outer_momentum 0) all workers continue from the mean. Otherwise an outer optimiser, SGD with
-    Nesterov momentum, updates the weights of the last synchronisation. Its gradient is these weights minus the mean.
-    DiLoCo uses outer_lr 0.7 and outer_momentum 0.9.
+    Nesterov momentum, updates the weights of the last synchronisation. The outer optimiser's gradient is these weights
+    minus the mean. DiLoCo uses outer_lr 0.7 and outer_momentum 0.9.
     """
 
     name: ClassVar[str] = "local-sgd"
@@ -78,7 +78,7 @@ class LocalSgd(WeightAveraging, Periodic, Tunable):
         unpack(self._vector, parameters)
 
     def _outer_step(self, mean: Tensor) -> None:
-        """Replace the mean, in place, with the weights after a step of the outer optimiser."""
+        """Run one step of the outer optimiser, and write the new weights into `mean`, which holds the workers' mean."""
         gradient = self._anchor - mean
         self._momentum.mul_(self.outer_momentum).add_(gradient)
         gradient.add_(self._momentum, alpha=self.outer_momentum)

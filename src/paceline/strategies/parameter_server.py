@@ -54,8 +54,8 @@ DEFAULT_STALENESS = 2
 class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck, BufferEstimate, Strategy):
     """Every worker sends its gradients to servers, which update the parameters and send them back.
 
-    Servers are extra processes without training data. Each holds some of the model's tensors, undivided, with their
-    optimiser state, so any optimiser works. Workers send the learning rates with every gradient.
+    Servers are extra processes without training data. Each server holds some of the model's tensors and their optimiser
+    state. No tensor is divided among servers, so any optimiser works. Workers send learning rates with every gradient.
 
     `mode=sync`: the gradients of all workers, weighted by samples and added in order of rank, make one exact update.
     `mode=async`: each gradient is applied on arrival, with the learning rate times the worker's share of the global

@@ -40,7 +40,7 @@ class Ring(GradientsOrWeights):
         right, left = (rank + 1) % world_size, (rank - 1) % world_size
         operations = []
         for step in range(world_size - 1):
-            for start in (rank, rank + 1):  # first trip, second trip
+            for start in (rank, rank + 1):  # reduce-scatter, all-gather
                 operations.append(Operation("send", sizes[(start - step) % world_size] * spec.itemsize, right))
                 operations.append(Operation("recv", sizes[(start - step - 1) % world_size] * spec.itemsize, left))
         return operations
@@ -69,10 +69,10 @@ def ring_all_reduce(
 ) -> None:
     """Sum a vector over workers in place; each worker receives from rank - 1 and sends to rank + 1 only.
 
-    The vector is divided into N chunks, and each chunk into pieces of at most `piece_bytes` bytes. In the first N-1
-    steps a worker adds each received chunk to its own; then worker r has the sum of chunk r + 1. In the next N-1 steps
-    received sums replace chunks. The chunk received in one step is sent in the next. Each piece is forwarded as soon as
-    it is complete, without waiting for the rest of its chunk.
+    The vector is divided into one chunk per worker (N in total), and each chunk into pieces of at most `piece_bytes`
+    bytes. In the first N-1 steps a worker adds each received chunk to its own; then worker r has the sum of chunk
+    r + 1 (modulo N). In the next N-1 steps received sums replace chunks. The chunk received in one step is sent in the
+    next. Each piece is forwarded as soon as it is complete, without waiting for the rest of its chunk.
     """
     world_size, rank = comm.world_size, comm.rank
     if world_size == 1:
@@ -83,7 +83,7 @@ def ring_all_reduce(
     num_steps = 2 * (world_size - 1)
     arriving = [(step, part) for step in range(num_steps) for part in pieces[(rank - step - 1) % world_size]]
     num_added = sum(step < world_size - 1 for step, _ in arriving)
-    # Pieces that are added are received into a few buffers that stay in the cache; final sums directly into the vector.
+    # Pieces to add are received into a few buffers, which stay in the cache. Final sums are received into the vector.
     longest = max((part.numel() for _, part in arriving), default=0)
     buffers = (pool or BufferPool()).buffers(vector, longest, AHEAD)
     receives: list[tuple[Work, Tensor]] = []
@@ -115,15 +115,16 @@ def ring_all_reduce(
 
 
 def split_pieces(vector: Tensor, piece_bytes: int = PIECE_BYTES) -> list[Tensor]:
-    """Split a vector into pieces that are sent separately, so that one can be added while the next arrives.
+    """Split a vector into pieces that are sent separately, so that a worker adds one while it receives the next.
 
-    Their sizes differ by at most one element, because a small last piece would cost as many wake-ups as a large one.
+    The sizes of pieces differ by at most one element. A smaller last piece would save no time, because each message
+    wakes up the receiving process, whatever its size.
     """
     count = -(-vector.numel() * vector.element_size() // piece_bytes)
     return list(vector.tensor_split(count)) if count else []
 
 
 def chunk_sizes(numel: int, world_size: int) -> list[int]:
-    """Return the lengths of `world_size` chunks, which differ by at most one element; some may be 0."""
+    """Return the lengths of the `world_size` chunks of a vector. They differ by at most one element; some may be 0."""
     each, extra = divmod(numel, world_size)
     return [each + (index < extra) for index in range(world_size)]

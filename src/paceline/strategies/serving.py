@@ -60,7 +60,7 @@ class Share:
 
     @property
     def rates(self) -> list[float]:
-        """Return every tensor's learning rate. Workers send them, because schedules run on workers only."""
+        """Return every tensor's learning rate. Workers send it to servers, because only workers run the schedule."""
         return [float(group["lr"]) for group in self._groups]
 
     def set_rates(self, rates: list[float], scale: float) -> None:
@@ -79,7 +79,7 @@ class Share:
 
 @dataclass
 class Note:
-    """The numbers that a worker sends to a server: before each vector, or alone."""
+    """The numbers that a worker sends to a server: before each vector of gradients or weights, or without a vector."""
 
     kind: int  # STEP, ALIVE, DONE, FINISH or STOP_REQUEST
     weight: float  # the worker's share of the global batch
@@ -96,7 +96,7 @@ class Note:
 
 
 class Server:
-    """A server: it receives vectors, updates its tensors and answers, until every worker has sent FINISH."""
+    """A parameter server: it updates its tensors with the gradients or weights that workers send, and returns them."""
 
     def __init__(self, server: Worker, share: Share, num_workers: int, *, receives_gradients: bool) -> None:
         self.comm: Comm = server.comm
@@ -111,7 +111,10 @@ class Server:
         unpack(start, share.parameters)
 
     def serve_synchronously(self) -> None:
-        """In each step until FINISH, add the weighted vectors of all workers in order of rank, and make one update."""
+        """In each step, add the weighted gradients or weights of all workers, in order of rank, and make one update.
+
+        Returns after the workers have sent FINISH.
+        """
         share, comm, workers = self.share, self.comm, range(self.num_workers)
         buffers = [share.empty_vector(share.wire_dtype) for _ in workers]
         while True:
@@ -128,7 +131,7 @@ class Server:
         self._finish()
 
     def serve_on_arrival(self, max_lead: float = math.inf) -> None:
-        """Apply each gradient on arrival, until all workers have sent FINISH.
+        """Apply each gradient on arrival. Return after all workers have sent FINISH.
 
         The answer to a worker that is more than `max_lead` steps ahead of the slowest one is delayed, unless a stop was
         requested. The gradient of a step without samples (weight 0) is not applied.
@@ -186,7 +189,7 @@ class Server:
         self._optimizer.step()
 
     def _answer(self, answers: dict[int, tuple[int, int]]) -> None:
-        """Send the current tensors to every worker in `answers`, together with the worker's (staleness, lead)."""
+        """Send the current tensors to every worker in `answers`, with the pair (staleness, lead) in its entry."""
         if answers:
             tensors = self.share.flatten(self.share.parameters)
             sends = [self.comm.isend(tensors, worker, TENSORS) for worker in answers]
@@ -203,7 +206,7 @@ class Server:
             send.wait()
 
     def _finish(self) -> None:
-        """Send the final tensors to all workers and wait for their confirmation before the connection closes."""
+        """Send the final tensors to all workers, and wait until each worker confirms that it has received them."""
         self._answer(dict.fromkeys(range(self.num_workers), (NOT_COUNTED, 0)))
         for worker in range(self.num_workers):
             self.comm.recv(torch.zeros(1), worker, START)

@@ -111,7 +111,7 @@ class Sharded(Bucketed, ShardedOptimizer):
         return self.worker.optimizer if self.worker.comm.world_size == 1 else self._optimizer
 
     def finish(self) -> None:
-        """Copy every parameter from the comm's memory to ordinary memory."""
+        """Copy every parameter from the comm's memory, where `setup` has placed it, to ordinary memory."""
         if self.worker.comm.world_size > 1:
             self.worker.comm.barrier()
             for parameter in self.worker.parameters:
@@ -154,7 +154,7 @@ class Sharded(Bucketed, ShardedOptimizer):
             self._optimizer.state[self._shards[int(index)].parameter][name] = value.clone()
 
     def _place_parameters(self) -> None:
-        """Move the parameters into vectors in the comm's memory. Every step all-gathers these vectors at its end."""
+        """Move the parameters into vectors that the comm provides. Every step all-gathers these vectors at its end."""
         comm, buckets = self.worker.comm, self._buckets
         lengths = {bucket.kind: bucket.end for bucket in buckets.buckets}
         for kind, length in lengths.items():
@@ -183,7 +183,7 @@ class Sharded(Bucketed, ShardedOptimizer):
         return shards
 
     def _inner_optimizer(self) -> torch.optim.Optimizer:
-        """Create an optimiser of this worker's slices, with the class and settings of the user's optimiser."""
+        """Return a new optimiser for this worker's slices, with the class and settings of the user's optimiser."""
         outer = self.worker.optimizer
         indices = {parameter: index for index, parameter in enumerate(self._buckets.parameters)}
         groups = []

@@ -165,9 +165,9 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
         return operations
 
     def metrics(self) -> Json:
-        """Return the mean, maximum and last distance by which averaging moved this replica, relative to its norm.
+        """Return the mean, maximum and last distance by which averaging moved this replica.
 
-        The distance is measured in every MEASURE_EVERY-th step.
+        The distance is relative to the replica's norm, and measured in every MEASURE_EVERY-th step.
         """
         if not self._moves:
             return {}
@@ -196,9 +196,10 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
         return sorted(legs)
 
     def _one_trip(self, vector: Tensor, legs: list[_Leg], step: int, sends: list[Work]) -> None:
-        """Replace every chunk with the mean of the replicas up to this worker, and start to send it to rank + 1.
+        """Replace every chunk of `vector` with its mean so far, this worker included, and start to send it to rank + 1.
 
-        The sends are appended to `sends`. The worker where a chunk's trip ends does not send the chunk.
+        The mean so far is over the workers that the chunk has reached in this step. The sends are appended to `sends`.
+        The worker where a chunk's trip ends does not send the chunk.
         """
         comm = self.worker.comm
         right, left = (comm.rank + 1) % comm.world_size, (comm.rank - 1) % comm.world_size
@@ -211,7 +212,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
         receives: list[tuple[Work, Tensor]] = []
 
         def post_receives(count: int) -> None:
-            """Post receives until `count` are posted in total; the sender writes directly into a posted receive."""
+            """Post receives until `count` are posted in total, so that senders can write directly to their buffers."""
             for index in range(len(receives), min(count, len(arriving))):
                 target = buffers[index % AHEAD][: arriving[index][1].numel()]
                 receives.append((comm.irecv(target, left, tag), target))

@@ -1,4 +1,4 @@
-"""How to use the winner of `paceline tune`: the command that runs it, and the library call for a training loop."""
+"""How to use the strategy that wins `paceline tune`: the command that runs it, and the calls for a training loop."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from paceline.results.study import Best
 
 BEST_FILE = "best.toml"
 NOT_RUN = ("name", "description", "strategies")  # recipe keys that do not affect a run
-MOST_OPTIONS = 8  # with more, `paceline run best.toml` is easier to read
+MOST_OPTIONS = 8  # with more options, `paceline run best.toml` is easier to read
 
 
 def command_for(recipe: Recipe) -> str | None:
-    """Return a `paceline run` command for a recipe: the closest built-in recipe, and options for the rest.
+    """Return a `paceline run` command for a recipe: the closest built-in recipe, and options for the keys that differ.
 
-    Return None if every built-in recipe differs in more than MOST_OPTIONS keys, or if options cannot express the
-    differences.
+    Return None if no built-in recipe can be used, because more than MOST_OPTIONS keys differ, or because options cannot
+    express the differences.
     """
     bases = [(name, _changes_between(base, recipe)) for name, base in builtin_recipes().items()]
     usable = [(name, changes) for name, changes in bases if changes is not None and len(changes) <= MOST_OPTIONS]
@@ -29,7 +29,7 @@ def command_for(recipe: Recipe) -> str | None:
 
 
 def command_in(best: Best, folder: str | Path) -> str:
-    """Return the command that runs the winner of a stored tune study. `folder` is the folder of that study."""
+    """Return the command that runs `best`, the winner of a stored tune study. `folder` is the folder of that study."""
     return best.command or f"paceline run {shlex.quote(str(Path(folder) / BEST_FILE))}"
 
 
@@ -53,7 +53,7 @@ def _changes_between(base: Recipe, recipe: Recipe) -> Changes | None:
 
 
 def _as_options(changes: Changes) -> list[str]:
-    """Write recipe changes as command-line options. All keys of the section `cluster` become one `--cluster` option."""
+    """Return recipe changes as command-line options. Keys of the section `cluster` become one `--cluster` option."""
     fields = dict(recipe_keys())
     words = []
     cluster = {key.partition(".")[2]: value for key, value in changes.items() if key.startswith("cluster.")}

@@ -2,7 +2,7 @@
 
 A study plans its training runs. One planned run is called a cell: one recipe, one strategy and one seed. A study that
 chooses runs by earlier results, such as tune, plans them in several stages. Each study is one class in a file or folder
-of its own. The engine (`study/engine.py`) runs the repeats of the cells interleaved, stores the study after every cell,
+of its own. The engine (`study/engine.py`) interleaves the repeats of all cells, stores the study after every cell,
 resumes interrupted studies, and calls `Study.result` with everything measured so far.
 """
 
@@ -28,7 +28,7 @@ Launch = Callable[[int, ClusterConfig], AbstractContextManager[WorkerPool]]
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One planned run of a study: a recipe under one strategy. Repeats of the same run share a key."""
+    """One planned run of a study: a recipe under one strategy. The repeats of a run are cells with equal keys."""
 
     key: str
     recipe: Recipe  # with the seed of this repeat
@@ -105,7 +105,7 @@ class StudyListener:
 
 
 class Study(ABC):
-    """Base class of studies. A subclass sets the class variables, and plans the cells (single runs)."""
+    """Base class of studies. A subclass sets the class variables, and plans the study's cells (planned runs)."""
 
     name: ClassVar[str] = ""
     result_type: ClassVar[type[StudyResult]]
@@ -116,8 +116,8 @@ class Study(ABC):
     continues_after_failure: ClassVar[bool] = False
     # Whether every cell starts new processes, so that no run inherits the memory of another.
     has_own_processes: ClassVar[bool] = False
-    # Names of the result's fields that hold the user's request. An unfinished study can be resumed by a study whose
-    # values of all these fields are equal.
+    # Names of the result's fields that hold the user's request. A new study resumes an unfinished one only if the
+    # values of all these fields are equal in both.
     request_keys: ClassVar[tuple[str, ...]] = ("recipe", "repeats")
     repeat_mark: ClassVar[str] = "-"  # precedes the number of the repeat in a folder name
 
@@ -204,10 +204,10 @@ def make_result(result_type: type[S], header: StudyResult, **fields: Any) -> S:
 
 
 def rows_of_common_repeats(measured: Iterable[Sequence[RunResult]]) -> list[Row]:
-    """Return one table row per planned run. `measured` has the results of all repeats of each planned run.
+    """Return one table row per planned run. `measured` has, for each planned run, the results of its repeats.
 
-    Rows are compared repeat by repeat. If rows differ in their number of repeats, the last repeats of the longer rows
-    are therefore left out. An empty sequence gets no row.
+    A run without results gets no row. Rows are compared repeat by repeat, so all rows use the same number of repeats:
+    if a run has more repeats than another, its last repeats are left out.
     """
     measured = [results for results in measured if results]
     common = min((len(results) for results in measured), default=0)

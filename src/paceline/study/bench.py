@@ -154,8 +154,8 @@ def find_comms(text: str | None, num_nodes: int = 1, *, num_workers: int = 1) ->
 def bus_factor(op: str, world_size: int) -> float:
     """Return bus bandwidth / algorithm bandwidth: bytes that each worker must move per byte of the tensor.
 
-    gather-scatter computes the result of an all-reduce, so it gets the factor of all-reduce, to make their bandwidths
-    comparable. The additional bytes that rank 0 moves then show as lower bandwidth.
+    The operation gather-scatter computes the same result as an all-reduce, and gets the same factor, so that the
+    bandwidths of both are comparable. The additional bytes that rank 0 moves in gather-scatter lower its bandwidth.
     """
     share = (world_size - 1) / world_size
     factors = {"all_reduce": 2 * share, "ring": 2 * share, "gather-scatter": 2 * share}
@@ -166,7 +166,7 @@ def bus_factor(op: str, world_size: int) -> float:
 class Bandwidth:
     """Bandwidths of an operation, computed from the slowest worker's times.
 
-    The copy limit is the bandwidth of plain memory copies that were timed in the same rounds.
+    The copy limit is the bandwidth of plain memory copies, which are timed alternately with the operation.
     """
 
     time_s: TimeSummary
@@ -179,7 +179,11 @@ class Bandwidth:
 def bandwidth(
     op: str, num_bytes: int, world_size: int, times_s: Sequence[float], copy_times_s: Sequence[float]
 ) -> Bandwidth:
-    """Return an operation's bandwidths for one tensor size, from median times of the operation and of a memory copy."""
+    """Return an operation's bandwidths for one tensor size.
+
+    They are computed from the median of `times_s`, the times of the operation, and the median of `copy_times_s`, the
+    times of a memory copy.
+    """
     time_s = summary(times_s)
     algbw = num_bytes / time_s["p50"]
     busbw = algbw * bus_factor(op, world_size)
@@ -242,10 +246,11 @@ def bench(
     on_progress: Callable[[int, str], None],
     missing: dict[str, str] | None = None,
 ) -> Bench | None:
-    """Measure every operation on every comm at every size.
+    """Measure every operation on every comm (communication backend) at every size.
 
-    Return None in all processes but the main one, which alone receives the workers' times. `missing` has the comms
-    (communication backends) that cannot be used here, each with the reason.
+    Return None in all processes but the main one, which alone receives the workers' times. `on_progress` is called with
+    the number of completed rounds and the current operation. `missing` has the comms that cannot be used here, each
+    with the reason.
     """
     started, facts = time.strftime("%Y-%m-%dT%H:%M:%S%z"), environment()
     rows: dict[str, list[CollectiveResult]] = {op: [] for op in plan.ops}

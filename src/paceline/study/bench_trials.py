@@ -78,7 +78,7 @@ class Trial(ABC):
 
 
 class CopyTrial(Trial):
-    """A copy from one buffer to another on every worker at the same time. Its bandwidth is the copy limit."""
+    """A copy from one buffer to another, on all workers at once. Its bandwidth is reported as the copy limit."""
 
     def make_input(self) -> Tensor:
         self.output = torch.zeros(self.numel, dtype=self.dtype)
@@ -106,9 +106,9 @@ class PlainAllReduce(AllReduceTrial):
 
 
 class ReductionTrial(Trial):
-    """All-reduce of a tensor in memory that the comm provides, where every worker gets a result of its own.
+    """All-reduce of a tensor in memory that the comm provides. Every worker gets a result of its own.
 
-    The tensor is filled before timing starts, as backward would fill it.
+    The tensor is filled before timing starts, as backward would fill it with gradients.
     """
 
     is_shared: ClassVar[bool] = False
@@ -166,7 +166,7 @@ class ReduceScatter(Trial):
 
 
 class AllGather(Trial):
-    """All-gather. `numel` is the size of the gathered result, so each worker contributes an equal share of that."""
+    """All-gather. The gathered result has `numel` elements, to which every worker contributes an equal share."""
 
     def make_input(self) -> Tensor:
         self.pieces: list[Tensor] = []
@@ -204,7 +204,7 @@ IN_PARTS = ("reduce_scatter", "all_gather")  # collectives whose tensor consists
 
 
 def make_trials(op: str, comm: Comm, numel: int, dtype: torch.dtype) -> list[Trial]:
-    """Return the trials (timed implementations) of an operation on a comm.
+    """Return the trials (timed implementations) of an operation on a comm (communication backend).
 
     An all-reduce has several trials if the comm provides memory for tensors: one or two use that memory, and another
     uses ordinary memory.
@@ -222,11 +222,11 @@ def trial_job(
 ) -> list[list[Json]]:  # fmt: skip
     """Time all implementations of each case on this worker. A case is an operation and a number of elements.
 
-    Return a list for each case. It has one dict for each implementation and one for a memory copy, with the times in
-    seconds and `is_right`: whether a further, untimed execution was correct, or None without `check`. Every round times
-    each implementation and the copy once, and starts one place later in their list than the round before, so that the
-    order affects all alike. The comm of `context` is used for barriers, so that timing starts after all workers have
-    filled their input.
+    Return one list per case, with one dict per implementation and one dict for a memory copy. Each dict has the times
+    in seconds, and `is_right`: whether a further, untimed execution was correct, or None if `check` is not set. Every
+    round times each implementation and the copy once. The order is rotated by one place from round to round, so that it
+    affects all of them alike. Before each timing, the workers wait at a barrier of the comm (communication backend) of
+    `context`, until all of them have filled their input.
     """
     opened = {name: context.connect(name) for name in comms}
     found = []

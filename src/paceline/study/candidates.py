@@ -34,7 +34,7 @@ def tried_strategies() -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """Search space of the tune study. An option or codec that the user wrote with a strategy is not varied."""
+    """Search space of the tune study. An option or codec that the user wrote as part of a strategy is not varied."""
 
     strategies: tuple[str, ...] = field(default_factory=tried_strategies)
     buckets_mb: tuple[float, ...] = ()  # if empty, SHARES of the model's size
@@ -56,8 +56,8 @@ class Space:
 class Candidates:
     """The strategies that the tune study tries, with their options and codecs.
 
-    All are compared with `reference`, an exact strategy. `left_out` has the combinations that are
-    not tried, each with the reason.
+    All strategies are compared with `reference`, an exact strategy. `left_out` has the combinations of strategy,
+    options and codec that are not tried, each with the reason.
     """
 
     reference: Entry
@@ -66,9 +66,10 @@ class Candidates:
 
 
 def make_candidates(space: Space, recipe: Recipe, tensors: Sequence[TensorSpec]) -> Candidates:
-    """Return the combinations to try: they can run here, and their codec is fp32 or sends fewer bytes than fp32.
+    """Return the combinations of strategy, options and codec to try.
 
-    Other combinations are left out with a reason. Raises UsageError if only the reference strategy is left.
+    A combination is tried if it can run here, and if its codec is fp32 or sends fewer bytes than fp32. The others are
+    left out with a reason. Raises UsageError if only the reference strategy is left.
     """
     reference = _reference(recipe, tensors)
     entries, left_out = {reference.label: reference}, dict[str, str]()
@@ -111,7 +112,7 @@ def bucket_sizes(given: Sequence[float], model_mb: float) -> list[float]:
 
 
 def sent_per_step(spec: StrategySpec, recipe: Recipe, tensors: Sequence[TensorSpec]) -> float:
-    """Predict the bytes per step of the worker that sends most.
+    """Predict how many bytes per step are sent by the worker that sends most.
 
     The result is a mean over one period, the number of steps after which a strategy's traffic repeats.
     """
@@ -152,15 +153,15 @@ def _variations(text: str, space: Space, tensors: Sequence[TensorSpec]) -> Itera
 
 
 def _text_with_codec(spec: StrategySpec) -> str:
-    """Return the strategy as text with its codec, fp32 included. Without a codec, the recipe's codec would apply."""
+    """Return the strategy as text that names its codec, even fp32, so that the recipe's codec does not apply."""
     return f"{spec}+fp32" if spec.codec == "fp32" else str(spec)
 
 
 def _reason_not_faster(spec: StrategySpec, recipe: Recipe, tensors: Sequence[TensorSpec]) -> str:
-    """Return why a codec cannot make a strategy faster, or an empty string if there is no such reason.
+    """Return why the codec of a strategy cannot make it faster, or an empty string if there is no such reason.
 
-    A codec that sends as many bytes as fp32, or more, cannot make a strategy faster. If a codec gathers the encoded
-    gradients of all workers, the bytes grow with the number of workers.
+    The reason is that the codec would send at least as many bytes per step as fp32. This can happen, for example, with
+    a codec that gathers the encoded gradients of all workers, because the bytes grow with the number of workers.
     """
     plain = replace(spec, codec="fp32")
     if spec == plain:

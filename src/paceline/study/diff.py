@@ -60,9 +60,9 @@ class Side:
         )
 
     def steps(self, row: RunResult) -> list[list[float]]:
-        """Return, for each run of a row, the times of its timed steps in seconds, as means over workers.
+        """Return one list per run of a row: the times of the run's timed steps in seconds, as means over workers.
 
-        The list is empty if the workers' files are gone. Rows with different settings, such as numbers of workers, may
+        Runs whose worker files are gone are left out. Rows with different settings, such as numbers of workers, may
         have the same label. A run then belongs to the row that lists the run's mean step time among its repeats.
         """
         found = []
@@ -99,8 +99,8 @@ def diff(a: Stored, b: Stored, *, most_percent: float | None = None) -> Diff:
     """Compare the run or study B with A, row by row.
 
     If `most_percent` is set, every row gets a gate. The gate is "failed" if B is slower than A by more than that
-    percentage, and "passed" if B is not, each with 95 % confidence. Without this confidence, it is "cannot tell". The
-    gate of the whole comparison is the worst gate of its rows.
+    percentage, and "passed" if B is not, each with 95 % confidence. If neither is certain, the gate is "cannot tell".
+    The gate of the whole comparison is the worst gate of its rows: "failed" is worse than "cannot tell".
     """
     sides = Side(a), Side(b)
     rows = [_row(sides, pair, most_percent) for pair in _pairs(*sides)]

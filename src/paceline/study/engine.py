@@ -66,9 +66,10 @@ def find_unfinished(study: Study, out: Path) -> Path | None:
 
 
 def interleave(cells: Iterable[Cell]) -> Iterator[Cell]:
-    """Yield the cells (planned runs) repeat by repeat, in reverse order in every other repeat.
+    """Yield all cells (planned runs) of the first repeat, then all of the second, and so on.
 
-    Thus a machine that slows down over time does not always slow down the same cells.
+    Every other repeat is in reverse order. Thus a machine that slows down over time does not always slow down the same
+    cells.
     """
     rounds: dict[int, list[Cell]] = {}
     for cell in cells:
@@ -104,7 +105,7 @@ def _names_in(study: Study) -> Iterator[str]:
 
 
 class _Header:
-    """The fields of a study's result that all studies share. `result` adds the study's own fields."""
+    """The fields that the results of all studies share. The method `result` adds the study's own fields."""
 
     def __init__(self, study: Study, stored: StudyResult | None = None) -> None:
         self._study, self._recipe = study, study.stored_recipe
@@ -175,7 +176,10 @@ class _Execution:
         return StudyOutcome(result, self._folder.path)
 
     def _run_stage(self, cells: Sequence[Cell]) -> None:
-        """Run the cells (planned runs) of a stage that are not measured yet. Skip repeats of cells that failed."""
+        """Run the cells (planned runs) of a stage that are not measured yet.
+
+        After a cell has failed, skip its other repeats.
+        """
         if self._header.stored is not None and self._folder is not None:
             for cell in cells:
                 known = self._folder.result_of(cell)

@@ -17,7 +17,7 @@ from paceline.results.study import Candidate, RungResult
 from paceline.study.run_results import interval_of
 
 FINALISTS = 4  # candidates in the last rung, besides the reference
-EARLY_ROUNDS = 2  # most repeats in the rungs before the last
+EARLY_ROUNDS = 2  # largest number of repeats in the rungs before the last
 CHANCE_ERRORS = 3.0  # standard errors by which an accuracy must exceed that of random guessing to be meaningful
 TIE = 1.05  # a candidate ties with the fastest if it takes at most TIE times as long, and not significantly longer
 STRENGTH = ("EXACT", "LOSSY", "PERIODIC", "PARTIAL", "STALE", "NONE")  # guarantees, strongest first
@@ -53,7 +53,7 @@ class Guessing:
     num_test_samples: int
 
     def is_beaten_by(self, accuracy: float) -> bool:
-        """Return whether an accuracy is clearly above that of guessing, or True if the classes are unknown."""
+        """Return whether an accuracy is clearly above that of guessing. Return True if `num_classes` is 0 (unknown)."""
         if not self.num_classes:
             return True
         chance = 1 / self.num_classes
@@ -67,8 +67,8 @@ def plan_rungs(
     """Plan the rungs (rounds). Each has about `eta` times the steps of the one before, and the last has all steps.
 
     There are as many rungs as are needed to reduce the candidates to FINALISTS, but no more than the steps allow: the
-    first rung has at least the warm-up and one synchronisation period. In every rung but the last, the timed steps are
-    a whole number of periods.
+    first rung has at least the steps of the warm-up and of one synchronisation period. In every rung but the last, the
+    timed steps are a whole number of periods.
     """
     least = warmup + period
     num_useful = 1 + max(math.ceil(math.log(max(num_candidates / FINALISTS, 1), eta) - 1e-9), 0)
@@ -190,7 +190,7 @@ def slowest_worker_s(result: RunResult) -> float:
 
 
 def _shortfall(ours: RunResult, theirs: RunResult, judged_by: str) -> float:
-    """Return how much worse the result `ours` is than the reference's, `theirs`: negative if `ours` is better.
+    """Return how much worse `ours` is than `theirs`, the result of the reference: negative if `ours` is better.
 
     The unit is percentage points of accuracy, or percent of the reference's test loss. Return infinity if the score of
     `ours` is missing or not finite. Return 0 if the reference's score is missing, or is a test loss of 0 or less.

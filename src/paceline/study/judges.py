@@ -24,7 +24,7 @@ from paceline.strategies.capabilities import (
 EXACT_TOLERANCE = 1e-9  # float64 rounds at 1e-16, and a few training steps amplify that by less than 1e7
 LEAST_DIFFERENCE = 1e-6  # relative difference from the oracle that a strategy without a guarantee must exceed
 # Added to the drift bound, which may be zero, to allow for rounding. It is relative to an update's norm: float64 rounds
-# at 1e-16 of a replica's norm, and that is less than 1e6 times the norm of an update.
+# at 1e-16 of a replica's norm, and a replica's norm is less than 1e6 times the norm of an update.
 DRIFT_ROUNDING = 1e-9
 
 Reports = dict[str, list[ReplicaReport]]  # reports of all workers, by optimiser
@@ -57,9 +57,10 @@ def _exact(strategy: Strategy, num_workers: int, reports: Reports, spread: float
 def _lossy(strategy: Strategy, num_workers: int, reports: Reports, spread: float) -> Verdict:
     """Check that the error of the first update, relative to the update's norm, is within the codec's bound.
 
-    Later steps fail only if their error is infinite, NaN or missing, because replicas that already differ from the
-    oracle have other gradients. A codec's bound is relative to the norms of the workers' gradients, but the update
-    follows the mean gradient. The bound is therefore multiplied by `spread` (see `judge`).
+    The error is the distance from the oracle (the same training in one process). Later steps fail only if their error
+    is infinite, NaN or missing, because replicas that already differ from the oracle compute different gradients. A
+    codec's bound is relative to the norms of the workers' gradients, but the update follows the mean gradient. The
+    bound is therefore multiplied by `spread` (see `judge`).
     """
     found = [
         d for d in _oracle_differences(reports, lambda row: row.relative_to_path) if d.step == 0 or math.isinf(d.error)
@@ -68,7 +69,7 @@ def _lossy(strategy: Strategy, num_workers: int, reports: Reports, spread: float
 
 
 def _periodic(strategy: Strategy, num_workers: int, reports: Reports, spread: float) -> Verdict:  # noqa: ARG001
-    """Check that replicas are bitwise equal after every synchronisation and after `finish`.
+    """Check that replicas are bitwise equal after every synchronisation and after the strategy's `finish`.
 
     Replicas must also have changed since the start.
     """
@@ -86,7 +87,7 @@ def _periodic(strategy: Strategy, num_workers: int, reports: Reports, spread: fl
 def _partial(strategy: Strategy, num_workers: int, reports: Reports, spread: float) -> Verdict:  # noqa: ARG001
     """Check that the distance of each replica from the mean replica stays within the strategy's drift bound.
 
-    Replicas must also be bitwise equal after `finish`, and must have changed since the start.
+    Replicas must also be bitwise equal after the strategy's `finish`, and must have changed since the start.
     """
     tolerance = drift_bound_of(strategy, num_workers) + DRIFT_ROUNDING
     verdict = _within(tolerance, [*_drift_differences(reports), *_final_differences(reports)])
@@ -96,7 +97,7 @@ def _partial(strategy: Strategy, num_workers: int, reports: Reports, spread: flo
 def _stale(strategy: Strategy, num_workers: int, reports: Reports, spread: float) -> Verdict:  # noqa: ARG001
     """Check that no update is staler than the strategy's staleness bound, if the strategy has one.
 
-    Replicas must also be bitwise equal after `finish`, and must have changed since the start.
+    Replicas must also be bitwise equal after the strategy's `finish`, and must have changed since the start.
     """
     bound = staleness_bound_of(strategy, num_workers)
     found = []
@@ -115,7 +116,7 @@ def _stale(strategy: Strategy, num_workers: int, reports: Reports, spread: float
 def _none(strategy: Strategy, num_workers: int, reports: Reports, spread: float) -> Verdict:  # noqa: ARG001
     """Check that at least one replica differs from the oracle, as expected of a strategy without a guarantee.
 
-    A single worker cannot differ, so it passes.
+    The oracle is the same training in one process. A single worker cannot differ from it, so it passes.
     """
     verdict = _within(EXACT_TOLERANCE, list(_oracle_differences(reports, lambda row: row.relative_error)))
     differs = num_workers == 1 or verdict.error > LEAST_DIFFERENCE
@@ -161,7 +162,7 @@ def _drift_differences(reports: Reports) -> Iterator[Divergence]:
 
 
 def _final_differences(reports: Reports) -> Iterator[Divergence]:
-    """Yield one difference per worker: 0 if its replica is bitwise equal to rank 0's after `finish`, else infinity."""
+    """Yield one difference per worker: 0 if its final replica is bitwise equal to that of rank 0, else infinity."""
     for optimizer, workers in reports.items():
         for worker in workers:
             same = worker.final_digest == workers[0].final_digest

@@ -26,7 +26,7 @@ from paceline.train.evaluate import BATCH
 from paceline.train.footprint import Footprint, Peaks, bytes_at, footprint_job, replay
 
 # These values were found with benchmarks/memory.py; docs/sweep.md says how accurate the prediction is.
-HEAP_FACTOR = 2.0  # for heap fragmentation and temporary memory of libraries
+HEAP_FACTOR = 2.0  # allows for heap fragmentation and temporary memory of libraries
 TRAINING_BYTES = 10_000_000  # code and caches loaded in the first steps
 # For versions 2 and 1 of Linux control groups: the folder, the files with the limit and the usage, and the entry of
 # memory.stat with the reclaimable part of the usage.
@@ -190,7 +190,7 @@ def memory_limits(recipe: Recipe, entry: Entry) -> list[MemoryLimit]:
 
 
 def memory_refusal(footprint: Footprint, recipe: Recipe, entry: Entry, limits: Sequence[MemoryLimit]) -> str:
-    """Return why a run does not fit into memory, and what would fit. Return an empty string if it fits."""
+    """Return why a run does not fit into memory, with a remedy such as micro-batches, or an empty string if it fits."""
     prediction = predict(footprint, recipe, entry)
     for limit in limits:
         needed = limit.needed_bytes(prediction)
@@ -218,7 +218,10 @@ def _memory_remedy(
 def fitting_micro_batch(
     footprint: Footprint, recipe: Recipe, entry: Entry, limits: Sequence[MemoryLimit]
 ) -> int | None:
-    """Return the largest power of two that fits into memory as micro-batch size, or None if 1 is too large."""
+    """Return the largest micro-batch size, among powers of two, with which a run fits into memory.
+
+    Return None if even a micro-batch of one sample does not fit.
+    """
     size = 1 << (-(-recipe.batch_size // entry.num_workers)).bit_length() - 1
     while size:
         prediction = predict(footprint, recipe, entry, size)

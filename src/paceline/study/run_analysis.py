@@ -1,4 +1,6 @@
-"""Analysis of one run: training curve, cost of a target accuracy, split of the step time, stragglers, and trace.
+"""Analysis of one run: training curve, parts of the step time, cost of a target accuracy, stragglers, and trace.
+
+The cost of a target accuracy is the number of steps, epochs, seconds and bytes that it took to reach the accuracy.
 
 The functions take the workers' reports, the files that the workers wrote, or the results of repeats.
 """
@@ -46,7 +48,7 @@ def analyse_run(recipe: Recipe, workers: Sequence[WorkerReport], folder: Path | 
 def timed_steps(recipe: Recipe, num_steps: int) -> tuple[int, int]:
     """Return the numbers of the first and the last timed step, counted from 0.
 
-    The steps of the warm-up are timed only if no other step would be left.
+    The steps of the warm-up are timed only if there are no other steps.
     """
     last = min(num_steps, recipe.train.timed_iterations or num_steps) - 1
     first = recipe.train.warmup_iterations

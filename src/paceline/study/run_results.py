@@ -1,4 +1,4 @@
-"""Results of runs, computed from the workers' reports, and table rows that compare them.
+"""Results of runs, computed from the workers' reports, and table rows that compare the results.
 
 All functions are pure.
 """
@@ -59,7 +59,7 @@ def run_result(
         batchnorm=train.batchnorm,
         steps=num_steps,
         timed_steps=len(times[0]),
-        # The warm-up is timed too if no step would be left without it.
+        # The warm-up is timed too if there are no other steps.
         warmup_steps=min(num_steps, train.timed_iterations or num_steps) - len(times[0]),
         iteration_s=TimeSummary(**summary([value for values in times for value in values])),
         samples_per_s=samples / busy_s,
@@ -117,9 +117,9 @@ def combine(repeats: Sequence[RunResult]) -> Row:
 def compare_rows(rows: Sequence[Row]) -> list[Row]:
     """Compare every row with the fastest strategy, with one worker, and with workers that never synchronise.
 
-    Ratios to the fastest strategy and to one worker are computed from the times in the table. Intervals and
-    verdicts come from paired repeats. The time of the slowest worker without synchronisation is a limit for
-    strategies that synchronise in every step, because they wait for the slowest worker.
+    Ratios to the fastest strategy and to one worker are computed from the times in the table. Intervals and verdicts
+    come from paired repeats. Workers that never synchronise show a limit: a strategy that synchronises in every step
+    waits for the slowest worker, so it cannot be faster than the slowest worker without synchronisation.
     """
     if not rows:
         return []
@@ -182,7 +182,7 @@ def interval_of(ratio: Ratio) -> Interval | None:
 
 
 def _slowest_repeats(row: Row) -> list[float]:
-    """Return, for every repeat that is compared, the mean iteration time of its slowest worker, in seconds."""
+    """Return the mean iteration time of the slowest worker in every compared repeat, in seconds."""
     means = row.iteration_mean_s_repeats
     return (row.slowest_mean_s_repeats or means)[
         : len(means)

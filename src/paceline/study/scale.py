@@ -118,7 +118,7 @@ class Scale(Study):
         check_not_repeated([of_strategy[0].entry for of_strategy in points_by_strategy])
         references = [_point(make_entry(ONE_WORKER, recipe), recipe, mode) for mode in modes]
         points = (*references, *(point for of_strategy in points_by_strategy for point in of_strategy))
-        # With the most workers, batches are largest and steps fewest. If that is valid, so are fewer workers.
+        # With the most workers, batches are largest and steps fewest. If these runs are valid, all runs are valid.
         facts = preflight(recipe, [of_strategy[-1].entry for of_strategy in points_by_strategy])
         return cls(
             recipe=recipe,

@@ -33,7 +33,10 @@ def reference_of(rows: Sequence[Row], mode: str) -> Row | None:
 
 
 def rows_by_strategy(rows: Sequence[Row], mode: str) -> dict[str, list[Row]]:
-    """Return the rows of one mode by strategy, sorted by number of workers. The one-worker row is left out."""
+    """Return the rows of `mode` (strong or weak scaling) by strategy, sorted by number of workers.
+
+    The one-worker row is left out.
+    """
     in_mode = [row for row in rows if mode_of(row) == mode and row.label != ONE_WORKER]
     labels = dict.fromkeys(row.label for row in in_mode)
     return {label: sorted((row for row in in_mode if row.label == label), key=_num_workers) for label in labels}
@@ -42,7 +45,7 @@ def rows_by_strategy(rows: Sequence[Row], mode: str) -> dict[str, list[Row]]:
 def add_scaling(rows: Sequence[Row]) -> list[Row]:
     """Return the rows with their speed-up and efficiency added, as `scaling`.
 
-    Also compare the strategies at each number of workers.
+    Also compare the strategies that have the same mode and number of workers (`versus_fastest` and `versus_none`).
     """
     scaled: dict[tuple[str, str, int], Row] = {}
     for mode in modes_of(rows):
@@ -64,9 +67,9 @@ def _point_key(row: Row) -> tuple[str, str, int]:
 
 
 def best_point(rows: Sequence[Row]) -> Row:
-    """Return the row with the highest throughput among rows with several workers that synchronise.
+    """Return the row with the highest throughput, if possible one with several workers that synchronise.
 
-    If there is no such row, choose among all rows with several workers, or else among all rows.
+    If no such row exists, choose among all rows with several workers. If none has several workers, choose among all.
     """
     several = [row for row in rows if row.workers > 1]
     rivals = [row for row in several if row.guarantee != "NONE"] or several or rows
@@ -76,8 +79,8 @@ def best_point(rows: Sequence[Row]) -> Row:
 def paying(rows: Sequence[Row]) -> list[ScalingLimit]:
     """Return, for every mode and strategy, the number of workers up to which throughput grows.
 
-    Numbers of workers are examined in increasing order. One worker pays, and a larger number pays if its throughput is
-    significantly higher than that of the previous number that pays. `pays_until` is the largest number that pays. It is
+    Numbers of workers are examined in increasing order. A number "pays" if its throughput is significantly higher than
+    that of the previous number that pays; one worker always pays. `pays_until` is the largest number that pays. It is
     None if no speed-up has a confidence interval, because there is a single repeat or no measurement of one worker.
     """
     paying_rows = []
@@ -112,8 +115,8 @@ def speedup_of(row: Row) -> float | None:
 def _last_paying(line: Sequence[Row], reference: Row | None) -> tuple[int, Gain | None, Gain | None]:
     """Return the largest number of workers that pays (see `paying`), and two gains in throughput.
 
-    The first gain compares this number with the previous one that pays. The second compares the next larger number,
-    which does not pay, with this one. A gain is None if there is no such number.
+    The first gain is from the previous number that pays to the largest. The second gain is from the largest number that
+    pays to the next measured number, which does not pay. A gain is None if there is no previous or no next number.
     """
     if reference is None:
         return 1, None, None
@@ -128,7 +131,10 @@ def _last_paying(line: Sequence[Row], reference: Row | None) -> tuple[int, Gain 
 
 
 def _scaling(row: Row, reference: Row | None, before: Row | None) -> Scaling:
-    """Compare a row with the one-worker row, and with `before`, the row of the next smaller number of workers."""
+    """Compare a row with `reference`, the one-worker row, and with `before`.
+
+    `before` is the row with the next smaller number of workers.
+    """
     scaling = changed(_split_in_seconds(row), gain=_gain(row, before) if before is not None else None)
     if reference is None:
         return scaling

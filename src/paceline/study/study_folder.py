@@ -75,7 +75,10 @@ class StudyFolder:
 
 @contextmanager
 def new_folder(out: Path, name: str, recipe: Recipe, first: StudyResult) -> Iterator[StudyFolder]:
-    """Create the folder of a study, and hold the study's lock while the `with` block runs."""
+    """Create the folder of a study, and hold the study's lock while the `with` block runs.
+
+    The folder is created in `out`. `first` is the study's result before the first run, which is stored at once.
+    """
     folder = Folder(out, timestamped(name))
     try:
         folder.write_text("recipe.toml", recipe.to_toml())
@@ -90,7 +93,10 @@ def new_folder(out: Path, name: str, recipe: Recipe, first: StudyResult) -> Iter
 
 @contextmanager
 def reopen_folder(path: Path) -> Iterator[tuple[StudyFolder, StudyResult]]:
-    """Open the folder of a study that is resumed, and hold the study's lock while the `with` block runs."""
+    """Open the folder of a study that is resumed, and hold the study's lock while the `with` block runs.
+
+    Yield the folder and the stored result.
+    """
     with locked(path):
         yield StudyFolder(path), read_study(path)
 
@@ -116,10 +122,10 @@ class _StudySummary(msgspec.Struct):
 
 
 def find_unfinished_folder(first: StudyResult, request_keys: tuple[str, ...], out: Path) -> Path | None:
-    """Return the folder of the newest unfinished study in `out` that the user requested in the same way, or None.
+    """Return the folder of the newest unfinished study in `out` that has the same request as a new study, or None.
 
-    `first` is the result of the new study before its first run. Two requests are the same if all fields `request_keys`
-    of their results are equal. Raises UsageError if another process is running the study that was found.
+    `first` is the result of the new study before its first run. Two studies have the same request if all fields
+    `request_keys` of their results are equal. Raises UsageError if another process is running the study that was found.
     """
     unfinished: list[tuple[str, Path]] = []
     for file in out.glob(f"*/{STUDY_FILE}"):
@@ -142,7 +148,7 @@ def find_unfinished_folder(first: StudyResult, request_keys: tuple[str, ...], ou
 
 
 def request_of(result: StudyResult, keys: tuple[str, ...]) -> Json:
-    """Return those fields of a study's result that identify its request."""
+    """Return the fields `keys` of a study's result. These fields identify the request of the study."""
     plain = to_json(result)
     return {key: plain.get(key) for key in keys}
 

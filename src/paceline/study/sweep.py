@@ -50,7 +50,10 @@ LONGEST_NAME = 80  # characters of a folder's name
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """One combination of values and its recipe. If the recipe cannot run, `reason` says why and `entry` is None."""
+    """A combination of values of the varied keys, and its recipe.
+
+    If the recipe cannot run, `reason` says why and `entry` is None.
+    """
 
     choice: Changes
     remedy: str
@@ -104,7 +107,7 @@ class Sweep(Study):
         repeats: int = 1,
         num_hosts: int = 1,
     ) -> Sweep:
-        """Check every point (combination of values).
+        """Check every point (combination of values), and create the study.
 
         If the runs use only the CPUs of this host, also measure memory footprints, from which peak memory is predicted.
         """

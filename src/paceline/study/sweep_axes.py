@@ -65,7 +65,7 @@ class SweepAxis:
 
 
 def make_axes(vary: Mapping[str, Sequence[Any]]) -> list[SweepAxis]:
-    """Create axes from a mapping of keys to their values. The mapping comes from Python or from a stored result."""
+    """Create axes from a mapping of keys to their values. The mapping comes from the Python API or a stored result."""
     return [
         SweepAxis(resolve_key(name), tuple(tuple(value) if isinstance(value, list) else value for value in values))
         for name, values in vary.items()
@@ -99,7 +99,7 @@ def resolve_key(name: str) -> str:
     """Return the recipe key that the user means.
 
     `name` is a recipe key (`train.batch_size`), a command-line option (`batch-size`), or an option of the strategy
-    (`strategy.OPTION`), which is returned with underscores but otherwise unchanged.
+    (`strategy.OPTION`). The name of a strategy's option is returned with underscores instead of hyphens.
     """
     normalized = name.strip().removeprefix("--").replace("-", "_")
     if normalized.startswith(STRATEGY_OPTION):

@@ -155,14 +155,14 @@ class Tune(Study):
                 recipe=recipe,
                 entry=entry,
                 folder_name=file_name_of(entry.label if is_last else f"rung{rung.number}-{entry.label}"),
-                has_folder=is_last,  # folders for the many short runs of early rungs would be clutter
+                has_folder=is_last,  # the short runs of early rungs are too many for folders of their own
             )
             for entry in entries
         ]
         return self.repeat_cells(cells, rung.repeats)
 
     def _rung_tables(self, progress: Progress) -> list[RungResult]:
-        """Return the tables of the rungs (rounds) that are complete."""
+        """Return one table for every complete rung (round), with the outcomes of its candidates."""
         tables: list[RungResult] = []
         reference = self.candidates.reference.label
         for rung in self.rungs:

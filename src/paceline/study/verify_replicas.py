@@ -33,10 +33,11 @@ def replica_job(
 ) -> ReplicaReport:
     """Train, and report the counted and the predicted bytes of the communication in every step.
 
-    If requested, the report also has digests of the replica, and its distance from the mean of all replicas. A digest
-    of a large model takes as long as a training step. `oracle` is a prefix of file names: after each step the replica
-    is compared with the parameters in ORACLE-STEP.safetensors, and after the strategy's `finish` with those in
-    ORACLE-final.safetensors, if these files exist.
+    If `has_digests` is set, the report also has digests of the replica; computing a digest of a large model takes as
+    long as a training step. If `has_distances` is set, the report also has the replica's distance from the mean of all
+    replicas. `oracle` is a prefix of file names: after each step the replica is compared with the parameters in
+    ORACLE-STEP.safetensors, and after the strategy's `finish` with those in ORACLE-final.safetensors, if these files
+    exist.
     """
     trainer = make_trainer(context, recipe, strategy)
     comm = context.comm
@@ -78,7 +79,10 @@ def replica_job(
 
 
 class _OracleFiles:
-    """Compares the replica with the oracle (the same training in one process), whose parameters are read from files."""
+    """Files with the parameters of the oracle (the same training in one process), and the replica to compare them with.
+
+    The names of all files begin with `prefix`.
+    """
 
     def __init__(self, prefix: str, trainer: Trainer) -> None:
         self._prefix = prefix
@@ -86,7 +90,7 @@ class _OracleFiles:
         self._start = self._load("start")
 
     def compare(self, name: str, row: ReplicaStep) -> ReplicaStep:
-        """Return `row` with the replica's distance from the oracle, or unchanged if there is no file `name`.
+        """Return `row` with the replica's distance from the oracle, or unchanged if there is no oracle file `name`.
 
         The distance is given relative to the norm of the oracle's parameters, and relative to how far these have moved
         since the start.

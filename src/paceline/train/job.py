@@ -119,7 +119,7 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> WorkerReport:
     )
     calls = sum(comm.counter.calls.values())
     links = _own_links(trainer.worker, predicted)
-    # Counted traffic, read above, excludes that of finish(). Drift is measured before finish() removes it.
+    # The traffic counts, read above, exclude the traffic of finish(). Drift is measured before finish() removes it.
     drift = replica_drift(trainer.model, comm)
     before_finish = trainer.evaluate() if drift > ROUNDING else None
     trainer.strategy.finish()

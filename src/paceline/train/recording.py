@@ -27,9 +27,9 @@ from paceline.train.trainer import Trainer
 
 
 def make_observers(recipe: Recipe, context: Context, recorder: Recorder | None = None) -> list[Observer]:
-    """Return the observers of one worker except its recorder, which writes the file of the worker's steps.
+    """Return all observers of one worker except the recorder, which writes the worker's steps to a file.
 
-    They are called after `recorder`, in the order of the list. `recorder` is None if no file is written.
+    The observers are called after `recorder`, in the order of the list. `recorder` is None if no file is written.
     """
     observers: list[Observer] = []
     injections = [one for one in map(Injection.parse, recipe.measure.inject) if one.rank == context.rank]

@@ -1,6 +1,6 @@
 """Computation of one worker in a training step: forward pass, loss and backward pass on its batch.
 
-The training loop uses it with every strategy. The single-process reference (`oracle.py`) uses it too.
+The training loop uses these functions with every strategy, and so does the reference in one process (`oracle.py`).
 """
 
 from __future__ import annotations

@@ -55,7 +55,10 @@ class Dram:
 
 @dataclass(frozen=True, kw_only=True)
 class Compression:
-    """Parameters of the run-length encoding of zeros in DRAM traffic."""
+    """Parameters of the run-length encoding of zeros in DRAM traffic.
+
+    The encoding stores pairs of a value and the number of zeros before the value. This number has `run_bits` bits.
+    """
 
     run_bits: int
     pairs_per_word: int
@@ -86,7 +89,7 @@ PLAIN = {"name": str, "description": str, "rows": int, "columns": int, "clock_hz
 
 @dataclass(frozen=True, kw_only=True)
 class Chip:
-    """An array of PEs with its memories and on-chip network."""
+    """A chip: an array of PEs (processing elements), its memories and its on-chip network."""
 
     name: str
     description: str
@@ -118,7 +121,7 @@ class Chip:
 
     @property
     def about(self) -> str:
-        """The chip's description, number of PEs, clock rate, buffer size and word size."""
+        """Text with the chip's description, number of PEs, clock rate, buffer size and word size."""
         buffer = self.buffer.banks * self.buffer.bank_bytes + self.buffer.filter_bytes
         return (
             f"{self.description}: {self.rows} x {self.columns} PEs at {self.clock_hz / 1e6:g} MHz, "
@@ -135,7 +138,7 @@ class Chip:
 
 
 def load_chip(name: str) -> Chip:
-    """Load a built-in chip by name, or a user's chip from a TOML file with the same keys."""
+    """Return the built-in chip `name`, or a user's chip if `name` is the path of a TOML file."""
     if name.endswith(".toml"):
         path = Path(name)
         if not path.is_file():
@@ -148,7 +151,7 @@ def load_chip(name: str) -> Chip:
 
 
 def chip_text(name: str) -> str:
-    """Return the TOML file of a built-in chip, with its comments, as a template for a user's file."""
+    """Return the text of a built-in chip's TOML file, with comments, as a template for a user's file."""
     if name not in chip_names():
         raise unknown("chip", name, chip_names())
     return (resources.files(__name__) / f"{name}.toml").read_text(encoding="utf-8")

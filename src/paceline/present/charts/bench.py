@@ -18,7 +18,7 @@ MAX_TICKS = 12  # labels of an axis; with more sizes, only every second one has 
 
 
 def short_name(comm: str) -> str:
-    """Return the name of a comm. A comm from a user's file, FILE:CLASS, has the name of its class."""
+    """Return the name of a comm (communication backend). For a user's own comm, FILE:CLASS, return only CLASS."""
     return comm.rpartition(":")[2]
 
 
@@ -31,10 +31,10 @@ def bandwidths(outcome: Bench) -> Iterator[Chart]:
 
 
 def series_of(results: Sequence[CollectiveResult]) -> dict[tuple[str, str], str]:
-    """Return the name of each line in the charts, by comm and type of memory that holds the comm's results.
+    """Return the name of each line in the charts, keyed by comm and by the type of memory that holds results.
 
-    The name of a line includes the memory (private, shared or plain) only if the comm was measured with several types
-    of memory.
+    A comm is a communication backend. The name of a line includes the memory (private, shared or plain) only if the
+    comm was measured with several types of memory.
     """
     found = dict.fromkeys((row.comm, row.result) for row in results)
     comms = [comm for comm, _ in found]
@@ -93,5 +93,5 @@ def _bandwidth(op: str, results: Sequence[CollectiveResult], series: Mapping[tup
 
 
 def colours_of(series: Mapping[tuple[str, str], str]) -> list[str]:
-    """Return the colours of all lines in the order of `series`, and then that of the reference line (a memory copy)."""
+    """Return the colour of each line of `series`, and at the end the colour of the line for the memory copy."""
     return [PALETTE[index % len(PALETTE)] for index in range(len(series))] + [REFERENCES["none"]]

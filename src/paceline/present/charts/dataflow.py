@@ -29,8 +29,8 @@ MAX_POINTS = 500  # points of a line; in longer simulations, each point is the m
 def utilisation(simulation: Simulation) -> Iterator[Chart]:
     """Draw the share of processing elements (PEs) that multiply or add, over cycles.
 
-    100 % are all logical PEs: one for each kernel row and output row, in every set that is computed at once (see
-    dataflow/placement.py). The array may have more or fewer PEs.
+    100 % are the PEs of all logical sets that are computed at once. A logical set has one PE for each pair of a kernel
+    row and an output row (see dataflow/placement.py). The array may have more or fewer PEs.
     """
     busy = simulation.busy_pes / simulation.plan.num_logical_pes
     stretch = -(-len(busy) // MAX_POINTS)
@@ -60,7 +60,7 @@ def utilisation(simulation: Simulation) -> Iterator[Chart]:
 
 @chart("conv", order=20)
 def conv_energy(simulation: Simulation) -> Iterator[Chart]:
-    """Draw the energy of a convolution by memory level, with the energy per access of chip `eyeriss`."""
+    """Draw the energy of a convolution by memory level, computed with the energies per access of the chip `eyeriss`."""
     energy = conv_accesses(simulation).energy(load_chip("eyeriss"))
     whole = {"mac": float(simulation.plan.shape.num_multiplications), **energy}
     yield energy_chart({simulation.plan.timing.model: whole})

@@ -23,7 +23,7 @@ from paceline.present.styles import styles_of
 from paceline.results import Evaluation, Target, changed
 
 LOG_RATIO = 100.0  # the axis is logarithmic if the largest loss is more than this many times the smallest
-MARK_SIZES = (9, 30)  # in pixels, of the smallest and the largest marker in the trade-off chart
+MARK_SIZES = (9, 30)  # sizes in pixels of the smallest and the largest marker in the trade-off chart
 OVER = {"step": "iterations", "train_s": "seconds", "sent_bytes": "bytes"}
 
 
@@ -187,9 +187,9 @@ def _unit_of(results: Sequence[ShownRow]) -> tuple[str, float]:
 
 
 def _add_evaluations(figure: PlotlyFigure, results: Sequence[ShownRow], x: str) -> None:
-    """Add markers for evaluations on the test set, at their positions on the axis `x`.
+    """Add markers of the test accuracy of evaluations, over the column `x`: steps, seconds or bytes sent.
 
-    Evaluations without a known position are left out. Each strategy gets at most 100 markers.
+    Evaluations whose value of `x` is unknown are left out. Each strategy gets at most 100 markers.
     """
     _, size = _unit_of(results)
     for index, (result, style) in enumerate(zip(results, styles_of(results), strict=True)):

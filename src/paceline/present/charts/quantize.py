@@ -151,7 +151,7 @@ def _activation_figure(tensor: ActivationPicture) -> PlotlyFigure:
 
 @chart("quantize", order=40)
 def noise(study: Quantization) -> Iterator[Chart]:
-    """Draw two signal-to-noise ratios: of each operation's output, and of each layer's weights."""
+    """Draw the ratio of signal to quantization noise, for each operation's output and for each layer's weights."""
     tensors = [row for row in study.activations if row.snr_db is not None]
     if not tensors:
         return

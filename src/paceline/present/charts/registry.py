@@ -32,7 +32,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows to draw. Charts that show one row at a time begin with the row at index `first`."""
+    """The rows (results) to draw. Charts that show one row at a time begin with the row at index `first`."""
 
     rows: Sequence[ShownRow]
     first: int
@@ -45,9 +45,10 @@ def make_sections(rows: Sequence[ShownRow]) -> list[PageSection]:
 
 
 def shown_first(rows: Sequence[Row]) -> int:
-    """Return the index of the row with which charts of one row at a time begin: the fastest row.
+    """Return the index of the row that charts of a single row show before the reader selects another row.
 
-    If the fastest row has no straggler but other rows have one, return the index of the first of these other rows.
+    This is the fastest row. However, if it has no straggler and other rows have one, the index is that of the first row
+    with a straggler.
     """
     slow = [index for index, row in enumerate(rows) if row.stragglers]
     label = fastest_of(rows).label

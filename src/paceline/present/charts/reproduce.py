@@ -44,7 +44,10 @@ def figure_text(value: FigureValue, unit: str) -> str:
 
 @chart("published", order=10)
 def published_bars(study: Reproduction) -> Iterator[Chart]:
-    """Draw published and measured numbers as bars. The reader chooses one of the quantities that have both."""
+    """Draw published and measured numbers as bars. The reader of the page chooses the quantity.
+
+    Quantities without a published or without a measured number are left out.
+    """
     shown = [name for name in study.quantities if _pairs(study, name)]
     if not shown:
         return
@@ -65,7 +68,7 @@ def published_bars(study: Reproduction) -> Iterator[Chart]:
 
 
 def _pairs(study: Reproduction, name: str) -> list[Pair]:
-    """Return (row, source, published, measured) for each row with both a published and a measured number."""
+    """Return (row, source, published, measured) for each row in which quantity `name` was published and measured."""
     ours = {row.key: row.figures for row in study.ours}
     found = []
     for table in study.published:

@@ -12,7 +12,7 @@ from paceline.present.styles import worker_style
 from paceline.results import WorkerResources
 
 MAX_POINTS = 160  # points of a line; there is a line for each quantity, worker and strategy
-# Fields of WorkerResources: name of the quantity, and whether its unit is bytes.
+# For each field of WorkerResources: name of the quantity, and whether its unit is bytes.
 QUANTITIES = {
     "cpu_percent": ("CPU", False),
     "rss_bytes": ("memory", True),
@@ -23,7 +23,7 @@ QUANTITIES = {
     "gpu_percent": ("GPU", False),
     "gpu_memory_bytes": ("GPU memory", True),
 }
-PEAKS = {"cpu_percent", "rss_bytes", "gpu_percent", "gpu_memory_bytes"}  # current values; the others are cumulative
+PEAKS = {"cpu_percent", "rss_bytes", "gpu_percent", "gpu_memory_bytes"}  # current values; others are cumulative
 
 
 @chart("resources", order=10)

@@ -46,7 +46,7 @@ def scaling_of(row: Row) -> Scaling:
 
 
 def labels_of(results: Rows) -> list[str]:
-    """Return the labels of strategies in the order of the rows. The one-worker baseline is left out."""
+    """Return the label of each strategy, in the order of the rows. The one-worker baseline is left out."""
     return [label for label in dict.fromkeys(r.label for r in results) if label != ONE_WORKER]
 
 
@@ -107,7 +107,10 @@ def efficiency(results: Rows) -> Iterator[Chart]:
 
 @chart("scale", order=50)
 def communication_share(results: Rows) -> Iterator[Chart]:
-    """Draw communication, waiting or hidden communication, whichever the reader chooses, as a share of a step."""
+    """Draw the share of a step that communication, waiting or hidden communication takes.
+
+    The reader of the page chooses one of the three.
+    """
     modes, options = modes_of(results), tuple(SHARES)
     views = []
     for mode in modes:
@@ -226,7 +229,7 @@ def _figure(results: Rows, mode: str, quantity: ScaleQuantity, unit: str) -> Plo
 
 
 def _add_lines(figure: PlotlyFigure, results: Rows, mode: str, quantity: ScaleQuantity, dash: str = "") -> None:
-    """Add a line for each strategy that has a value on several workers.
+    """Add a line for each strategy whose value is known for more than one worker.
 
     If the one-worker baseline was measured, it is the first point of every line.
     """

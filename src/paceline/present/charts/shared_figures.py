@@ -99,7 +99,7 @@ def bars_per_worker(
 ) -> PlotlyFigure:
     """Draw a bar for each worker and quantity, with the workers of a strategy next to each other.
 
-    `fields` maps the name of a quantity to the field of a worker that has its value.
+    `fields` maps the name of each quantity to the field of a worker's result that contains the value.
     """
     figure = new_figure(barmode="overlay")
     room = 0.8 / len(fields)
@@ -157,7 +157,7 @@ def label_rows(figure: PlotlyFigure, results: Sequence[ShownRow], row_height: in
 
 
 def write_after_bar(figure: PlotlyFigure, x: float, row: int, text: str, index: int) -> None:
-    """Write a text to the right of a horizontal bar that ends at `x`."""
+    """Write a text to the right of the horizontal bar in row `row`, which ends at `x`."""
     figure.add(
         "scatter",
         x=[x],
@@ -173,7 +173,7 @@ def write_after_bar(figure: PlotlyFigure, x: float, row: int, text: str, index: 
 
 
 def whiskers(points: Sequence[tuple[float, Sequence[float] | None]], *, floor: float = 0.0) -> Json:
-    """Return plotly error bars for pairs of a value and its interval. Lower bounds below `floor` are raised to it.
+    """Return plotly error bars for pairs of a value and its interval. Lower bounds are raised to at least `floor`.
 
     A value can lie outside its interval, because it may be the median of repeats, and the interval is that of their
     mean. The error bar on that side then has length zero.
@@ -194,7 +194,7 @@ def scaled(value: float | None, scale: float) -> float | None:
 
 
 def _stripes(curves: Sequence[Sequence[float | None]], dashes: Sequence[str]) -> list[str]:
-    """Return the dash style of each line: the given one, or stripes if the line looks equal to other lines.
+    """Return the dash style of each line: its style in `dashes`, or stripes if the line looks equal to other lines.
 
     Lines that look equal get alternating dashes of `STRIPE` pixels, so that all their colours are visible.
     """

@@ -42,9 +42,9 @@ def split(content: Rows) -> Iterator[Chart | str]:
 
 
 def split_of(rows: Sequence[tuple[int, ShownRow]]) -> Iterator[Chart]:
-    """Draw how a step of each strategy or worker splits into parts.
+    """Draw the time of each part of a step, such as computing or waiting, by strategy and by worker.
 
-    Each row comes with the index of its strategy in `Page.key`.
+    `rows` has pairs: the index of a strategy in `Page.key` (the legend of the page), and a row of that strategy.
     """
     shown = [(index, result, result.split) for index, result in rows if result.split]
     if not shown:
@@ -100,7 +100,7 @@ def _figure(unit: str) -> PlotlyFigure:
 def _stack(
     figure: PlotlyFigure, rows: Sequence[SplitMean], first: float, unit: str, subject: str, index: int, width: float
 ) -> None:
-    """Add a stacked bar for each row, one below the other, from the vertical position `first` on.
+    """Add a stacked bar of the parts of a step for each row, at the vertical positions `first`, `first + 1`, ...
 
     Hover texts begin with `subject`, followed by the rank if the row belongs to one worker.
     """

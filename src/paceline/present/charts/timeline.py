@@ -24,7 +24,7 @@ LANE = 62  # height of a lane in pixels
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar of the timeline: one span (timed piece of a step), or several spans of one name with invisible gaps."""
+    """A bar of the timeline: one span (timed piece of a step), or several merged spans of the same name."""
 
     name: str
     kind: str
@@ -115,7 +115,7 @@ def _detail(span: Bar) -> str:
 
 
 def _drawing_order(key: tuple[str, str]) -> tuple[int, int, str]:
-    """Return the sort key of bars with this (kind, name): phases in step order, then blocked time, then operations."""
+    """Return a sort key for the (kind, name) of bars: phases in step order, then blocked time, then operations."""
     kind, name = key
     place = list(PHASES).index(name) if name in PHASES else len(PHASES)
     return ["phase", "blocked", "op"].index(kind), place, name
@@ -126,9 +126,9 @@ def _bar(span: TimelineSpan) -> Bar:
 
 
 def _merged(spans: Sequence[Bar], close: float) -> list[Bar]:
-    """Merge neighbouring operations, or blocked times, of the same name if the gap between them is invisible.
+    """Merge neighbouring bars of the same kind and name if the gap between them is at most `close` seconds.
 
-    A gap is invisible if it is at most `close` seconds. Phases are not merged.
+    Such a gap would be invisible. Phases are not merged.
     """
     found: list[Bar] = []
     last: dict[tuple[str, str], int] = {}
@@ -149,9 +149,10 @@ def _merged(spans: Sequence[Bar], close: float) -> list[Bar]:
 
 
 def _mark_steps(figure: PlotlyFigure, first_step: int, lane: Sequence[Bar], start: float) -> None:
-    """Draw a vertical line at the start of each step of the first worker, where its data phase begins.
+    """Draw a vertical line at the start of each step of the first worker. A step starts with its data phase.
 
-    If the number of data phases is not `NUM_STEPS`, because a step loads several batches, draw no lines.
+    `lane` has the bars of the first worker. Draw no lines if the number of data phases is not `NUM_STEPS`, because a
+    step loads several batches.
     """
     begins = [span.begin_s for span in lane if span.kind == "phase" and span.name == "data"]
     if len(begins) != NUM_STEPS:

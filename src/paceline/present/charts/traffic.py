@@ -62,9 +62,10 @@ def links(content: Rows) -> Iterator[Chart | str]:
 
 @chart("traffic", order=20)
 def sent_per_worker(content: Rows) -> Iterator[Chart | str]:
-    """Draw the bytes that each worker sent: predicted, counted by the comm, and counted by the kernel.
+    """Draw the bytes that each worker sent: predicted, counted by the comm, and counted by the operating system.
 
-    If the kernel's counts were not recorded, draw the bytes sent and received as counted by the comm.
+    The comm is the communication backend. If the operating system's counts were not recorded, draw the bytes sent
+    and received as counted by the comm.
     """
     results = content.rows
     if not _has_several(results):

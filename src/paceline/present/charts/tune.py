@@ -22,21 +22,21 @@ ELIMINATED = Style(REFERENCES["none"])  # style of candidates that did not reach
 
 @dataclass(frozen=True)
 class TunedRows:
-    """The result of a tuning, and the rows of its last rung with the labels that they have on the page."""
+    """The result of a tuning, and the rows of its last rung (round) with their labels on the page."""
 
     study: TuneResult
     rows: Sequence[ShownRow]
 
     @property
     def styles(self) -> Mapping[str, tuple[int, Style]]:
-        """For each candidate in the last rung, by its full label: index of its entry in the legend, and its style."""
+        """The index in the legend and the style of each candidate of the last rung, keyed by the full label."""
         pairs = zip(self.rows, styles_of(self.rows), strict=True)
         return {row.full_label: (index, style) for index, (row, style) in enumerate(pairs)}
 
 
 @chart("tuning", order=10)
 def over_rungs(content: TunedRows) -> Iterator[Chart | str]:
-    """Draw the time per step of each candidate over the rungs, up to the rung that eliminated the candidate."""
+    """Draw the time per step of each candidate in each rung (round), up to the rung that eliminated the candidate."""
     study, styles = content.study, content.styles
     if not study.rungs:
         yield "No rung was completed."
@@ -72,8 +72,8 @@ def _at(line: Sequence[tuple[int, float]], steps: int) -> str:
 def quality_lost(content: TunedRows) -> Iterator[Chart]:
     """Draw the lost accuracy (or the increase of test loss) of each candidate against its time per step.
 
-    All values are relative to the reference, an exact strategy. The last rung of the study judges candidates by test
-    accuracy or by test loss. The values of a candidate are from the last of its rungs with this criterion.
+    All values are relative to the reference, an exact strategy. A rung (round) judges candidates by test accuracy or by
+    test loss. The values of a candidate are from the last rung that measured it with the criterion of the final rung.
     """
     study, styles = content.study, content.styles
     if not study.rungs:

@@ -50,7 +50,7 @@ def bench_page(outcome: Bench) -> Page:
 
 
 def bandwidth_table(outcome: Bench) -> Table[CollectiveResult]:
-    """Return a table with a row for each operation, size, comm, and kind of memory that holds the result."""
+    """Return a table with a row for each operation, size, comm (backend), and type of memory that holds the result."""
     reference = short_name(outcome.reference)
     columns: list[Column[CollectiveResult]] = [
         Column(title="Operation", short="op", text=lambda row: row.op, is_number=False),
@@ -82,7 +82,7 @@ def bandwidth_table(outcome: Bench) -> Table[CollectiveResult]:
             f"({gigabytes_per_s(outcome.copy_limit_bytes_per_s)} GB/s at the largest size)",
         ),
     ]
-    # An operation was measured on several comms, or with its result in several types of memory.
+    # True if an operation was measured on several comms, or with its result in several types of memory.
     if len(outcome.results) > len({(row.op, row.bytes) for row in outcome.results}):
         columns.append(
             Column(

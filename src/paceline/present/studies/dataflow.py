@@ -32,10 +32,10 @@ from paceline.results.dataflow import Cost, LayerCost, LayerEnergy, NetworkCost
 
 KIND = "Paceline dataflow"
 MAX_PE_COLUMNS = 6  # with more PEs, the table of cycles has a row per event instead of a column per PE
-MIN_COLUMN_WIDTH = 18  # characters; with narrower columns the table has a row per event, too
+MIN_COLUMN_WIDTH = 18  # characters; if columns would be narrower, the table also has a row per event
 MAX_PRINTED_EVENTS = 500_000  # no event of a larger simulation is printed
 MAX_ROWS = 24  # rows of a printed matrix or of the table of PEs
-MAX_OUTPUTS = 2  # printed matrices
+MAX_OUTPUTS = 2  # printed output matrices
 MAX_PRODUCTS = 100_000  # of a PE per pass; with more, cycles under the other timing models take too long to compute
 MAX_CHART_CYCLES = 10_000_000  # a chart of more cycles needs several hundred megabytes of memory
 LEVELS = {"registers": "register_file", "neighbours": "neighbour", "buffer": "buffer", "DRAM": "dram"}
@@ -67,7 +67,7 @@ def conv_page(simulation: Simulation) -> Page:
 
 
 def show_conv(console: Console, simulation: Simulation, *, num_cycles: int) -> None:
-    """Print a simulated convolution: the values in PEs, the events of the first cycles, and the first outputs."""
+    """Print a simulated convolution: values in processing elements (PEs), events of the first cycles, first outputs."""
     for line in placement_lines(simulation):
         say(console, line)
     if simulation.plan.num_passes > 1:
@@ -102,7 +102,7 @@ def _other_models(simulation: Simulation) -> str:
 
 
 def _pe_table(simulation: Simulation) -> Table[PEContents]:
-    """Return a table of the PEs in the first pass (the work until filters are loaded again).
+    """Return a table of the processing elements (PEs) in the first pass (the work until filters are loaded again).
 
     The columns are the filter row and the input row that a PE holds, and the output row of its partial sums.
     """
@@ -135,7 +135,7 @@ def _pe_table(simulation: Simulation) -> Table[PEContents]:
 
 
 def _lanes(lanes: list[list[Any]]) -> str:
-    """Format the values of each lane of a PE; only the first few lanes, and the first few values of each, are shown.
+    """Format the values in the lanes of a processing element: the first few values of the first few lanes.
 
     A lane has the values of one channel or, under the execution model `serial`, of one channel and kernel row.
     """
@@ -146,7 +146,7 @@ def _lanes(lanes: list[list[Any]]) -> str:
 
 
 def _image_and_filter(simulation: Simulation, image: int, number: int) -> str:
-    """Return " of image I, filter F". The image, or the filter, is left out if there is only one."""
+    """Return " of image I, filter F". The image or filter is left out if the convolution has only one."""
     shape = simulation.plan.shape
     words = [f"image {image}"] if shape.num_images > 1 else []
     words += [f"filter {number}"] if shape.num_filters > 1 else []
@@ -219,7 +219,7 @@ def _pe_name(place: PE) -> str:
 
 
 def _output(simulation: Simulation) -> Iterator[str]:
-    """Yield lines with the first output matrices, and a line with the number of the others."""
+    """Yield lines with the first output matrices, and a line with the number of output matrices that are left out."""
     output = simulation.output
     kinds = list(itertools.product(range(output.shape[0]), range(output.shape[1])))
     for image, number in kinds[:MAX_OUTPUTS]:
@@ -236,7 +236,7 @@ def _output(simulation: Simulation) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class CostRow:
-    """The cost of a layer, or of all layers together (`layer` is None)."""
+    """The cost of a layer, or of all layers together; in the latter case, `layer` is None."""
 
     name: str
     cost: Cost
@@ -362,7 +362,7 @@ def _energy_at(level: str, macs: int) -> Callable[[tuple[str, LayerEnergy]], str
 
 
 def _readable(value: float, decimals: int) -> str:
-    """Format a number, with more decimals if it is small."""
+    """Format a number with `decimals` decimals, or with more decimals (up to six) if it is small."""
     while decimals < 6 and 0 < value < 10 ** (1 - decimals):
         decimals += 1
     return f"{value:,.{decimals}f}"
@@ -371,7 +371,7 @@ def _readable(value: float, decimals: int) -> str:
 def _zero_findings(result: NetworkCost) -> list[Finding]:
     """Return findings on the energy and the DRAM traffic that zeros in tensors save.
 
-    Returns none if the zeros of any layer were assumed instead of counted on test images.
+    Returns an empty list if the zeros of any layer were assumed instead of counted on test images.
     """
     if not all(row.is_counted for row in result.layers):
         return []

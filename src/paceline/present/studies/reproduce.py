@@ -37,7 +37,7 @@ SHORT = {
     "train_accuracy_by_rank": "train by rank",
     "test_accuracy_by_rank": "test by rank",
 }
-# A narrow terminal leaves out the column with the lowest number first. Columns that are not listed are always shown.
+# A narrow terminal leaves out the column with the lowest number first. It always shows columns that are not listed.
 IMPORTANCE = {
     "train_accuracy_by_rank": 45,
     "messages_per_step": 12,
@@ -100,7 +100,8 @@ def proof_finding(one: Proof) -> Finding:
 def experiment_tables(study: Reproduction) -> list[Table[Any]]:
     """Return the tables for a terminal, Markdown and a notebook.
 
-    These are a table of measured numbers, each published table, and a table of the resources that workers used.
+    These are a table of measured numbers, each published table, and a table of the resources that workers used. The
+    list is empty if nothing was measured.
     """
     if not study.ours:
         return []
@@ -165,7 +166,7 @@ def _quantity_column(study: Reproduction, name: str, text: Any) -> Column[Any]:
 def _published_text_table(study: Reproduction, table: PublishedTable) -> Table[PublishedRow]:
     """Return a published table for a terminal, Markdown and a notebook.
 
-    Only rows that were also measured here are in the table. If there are none, it has all rows.
+    The table has the rows that were also measured here, or all rows if none was measured here.
     """
     keys = {row.key for row in study.ours}
     measured = [row for row in table.rows if row.ours in keys]

@@ -19,7 +19,7 @@ from paceline.results import RunResult
 from paceline.runs import run_folders
 from paceline.worker_files import worker_files, worker_lines
 
-MAX_STALENESS_VALUES = 8  # further values of the staleness are not listed
+MAX_STALENESS_VALUES = 8  # further staleness values are not listed
 _PARTS = ("compute", "communication", "overlap", "waiting", "data", "rest")
 
 
@@ -145,7 +145,7 @@ def _progress_columns(*, is_run: bool) -> list[Column[WorkerProgress]]:
 
 
 def _progress_of(folder: Path, rank: int, file: Path) -> list[WorkerProgress]:
-    """Return a list with the progress in a worker's file, or an empty list if the file has no steps."""
+    """Return a list with the progress recorded in a worker's file, or an empty list if the file has no steps."""
     times: list[float] = []
     loss: float | None = None
     for line in worker_lines(file):

@@ -32,7 +32,7 @@ class Listed:
 
 
 def list_page(stored: Sequence[Stored]) -> Page:
-    """Return a page with a row for each run or study. Cautions say why some of them cannot be read."""
+    """Return a page with a row for each run or study, and a caution for each one that cannot be read."""
     columns: list[Column[Listed]] = [
         Column(title="Folder", short="folder", text=lambda one: one.stored.name, is_number=False),
         Column(title="Kind", short="kind", text=_kind, is_number=False, importance=20),
@@ -104,7 +104,7 @@ def diff_page(diff: Diff, recipes: Mapping[str, Json] | None = None) -> Page:
 
 
 def _gate_findings(diff: Diff) -> list[Finding]:
-    """Return one finding per row: its verdict under --fail-if-slower. Without the option, return none."""
+    """Return a finding with the verdict of --fail-if-slower for each row, or an empty list without that option."""
     if diff.fail_if_slower_percent is None:
         return []
     limit = f"{diff.fail_if_slower_percent:g} %"
@@ -164,7 +164,7 @@ def _outcomes(rows: Sequence[DiffRow]) -> Table[DiffRow]:
 
 
 def _per_side(title: str, text: Callable[[DiffRow, int], str], importance: int = ALWAYS_SHOWN) -> list[Column[DiffRow]]:
-    """Return two columns of one quantity: its values in A and in B."""
+    """Return two columns of one quantity: its values in the compared results A and B."""
 
     def column(index: int) -> Column[DiffRow]:
         return Column(

@@ -202,7 +202,7 @@ def _columns(rows: Sequence[Row]) -> list[Column[Row]]:
 
 
 def _part(title: str, short: str, importance: int) -> Column[Row]:
-    """Return a column, shown only in terminals: the share of the step time that a part such as waiting takes.
+    """Return a column for terminals: the share of a step that one part of the step, such as waiting, takes.
 
     The HTML page has columns in milliseconds instead.
     """

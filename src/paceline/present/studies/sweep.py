@@ -47,7 +47,7 @@ class SweepPresenter(Presenter):
 
 
 def sweep_page(material: PageContent, *, repeats: int, failures: Sequence[Finding] = ()) -> Page:
-    """Return the page of a sweep. Its rows are combinations of values of the same recipe keys."""
+    """Return the page of a sweep. Each row is a combination of values of the varied recipe keys."""
     rows = material.rows
     keys = list(rows[0].point or {})
     varied = Finding(
@@ -76,7 +76,7 @@ def is_sweep(rows: Sequence[Row]) -> bool:
 
 
 def sweep_findings(rows: Sequence[Row], repeats: int) -> list[Finding]:
-    """Return findings on the fastest and most accurate points, and on the effect of the largest batch."""
+    """Return findings on the fastest and the most accurate point (row), and on the effect of the largest batch."""
     if len(rows) < 2:
         return []
     texts = [*_extremes(rows), *_batches(rows)]
@@ -110,8 +110,8 @@ def _batches(rows: Sequence[Row]) -> list[str]:
     """Return sentences on the effect of the largest batch on throughput and accuracy.
 
     The largest batch is compared with the smallest. If remedies were tried, another sentence names the best remedy at
-    the largest batch. Returns none if settings other than the batch size were varied, an accuracy is unknown, or there
-    is only one batch size.
+    the largest batch. The list is empty if settings other than the batch size were varied, an accuracy is unknown, or
+    there is only one batch size.
     """
     keys = set(rows[0].point or {})
     if len(keys) != 1 or not keys <= BATCH_KEYS or any(row.final.test_accuracy is None for row in rows):

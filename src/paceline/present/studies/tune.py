@@ -71,7 +71,7 @@ def tuning_findings(study: TuneResult, folder: str) -> list[Finding]:
 
 
 def rung_words(rung: RungResult) -> str:
-    """Describe a rung in one line: its steps, its criterion, and how many candidates it eliminated."""
+    """Describe a rung (round) in one line: number of steps, criterion, and number of eliminated candidates."""
     counts = {end: sum(row.end == end for row in rung.rows) for end in ("slower", "less accurate", "failed")}
     eliminated = ", ".join(f"{count} {end}" for end, count in counts.items() if count) or "none eliminated"
     passed = len(rung.rows) - sum(counts.values())
@@ -83,7 +83,7 @@ def rung_words(rung: RungResult) -> str:
 
 
 def lost_words(best: Best) -> str:
-    """Say how much accuracy (or test loss) the best strategy loses or gains against the reference."""
+    """Describe how much accuracy (or test loss) the best strategy loses or gains against the exact reference."""
     if best.guarantee == "EXACT":
         return "it is exact, so nothing is lost"
     unit = "points of test accuracy" if best.judged_by == "accuracy" else "% of test loss"
@@ -107,7 +107,10 @@ def _labels_of(study: TuneResult, reason: str) -> str:
 
 @dataclass(frozen=True)
 class TriedCandidate:
-    """A candidate, the last rung that it reached, its time per step in every rung, and how it ended."""
+    """A candidate (tried strategy) of a tuning, with its last rung (round).
+
+    `times_s` has the candidate's time per step in each rung, and `end` says why the candidate was eliminated or kept.
+    """
 
     candidate: Candidate
     rung: RungResult
@@ -180,10 +183,10 @@ def _lost(one: TriedCandidate) -> str:
 
 
 def _elimination_reason(row: Candidate, *, is_last: bool) -> str:
-    """Return the text of the column "End": why a candidate was eliminated, or that it passed."""
+    """Return the text of the column "End": why a candidate was eliminated, or else that it passed or is exact."""
     if row.end == "failed":
         return f"failed: {row.reason}"
-    if row.end == "kept":  # in the last rung: the fastest candidate, if the best one ties with it
+    if row.end == "kept":  # in the last rung: the fastest candidate, if a tied one is the best
         return "no difference" if is_last else "passed"
     return "exact" if row.end == "reference" else row.end
 

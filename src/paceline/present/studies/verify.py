@@ -46,7 +46,7 @@ def verdict(row: CertificateRow) -> str:
 
 
 def broken_words(row: CertificateRow) -> str:
-    """Say where and how a strategy breaks its guarantee."""
+    """Describe where and how a strategy breaks its guarantee."""
     where = f"{row.strategy} on {row.world_size} workers with {row.model}"
     first = row.first_divergence
     if first is not None:

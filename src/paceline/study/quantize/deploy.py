@@ -63,9 +63,10 @@ def _batch_of(images: Tensor, size: int) -> Tensor:
 
 @torch.no_grad()
 def measure_times(runners: dict[str, Predict], images: Tensor) -> dict[str, list[float]]:
-    """Return how many seconds every runner (model in PyTorch or ONNX Runtime) takes for the batch, round by round.
+    """Return the times in seconds that every runner (model in PyTorch or ONNX Runtime) takes for the batch `images`.
 
-    The runners take turns in every round, so that noise affects all of them alike.
+    There is one time per runner and round. The runners take turns in every round, so that noise affects all of them
+    alike.
     """
     times: dict[str, list[float]] = {name: [] for name in runners}
     for round_ in range(WARMUP + ROUNDS):

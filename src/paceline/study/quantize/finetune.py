@@ -43,7 +43,7 @@ def finetune_recipe(recipe: Recipe, *, steps: int, lr: float | None) -> Recipe:
     changes |= {"schedule.name": "constant", "schedule.warmup": 0.0, "schedule.scale_lr": "none"}
     changes |= {"measure.inject": [], "measure.target_accuracy": None, "measure.profile": "", "train.compile": False}
     changes |= {"train.checkpoint_every": 0, "train.batchnorm": "local"}  # BatchNorm is folded already
-    changes["train.precision"] = "fp32"  # lower precision would round differently from int8
+    changes["train.precision"] = "fp32"  # lower precision would add other rounding errors to those of int8
     return recipe.replace({**changes, "optimizer.lr": recipe.optimizer.lr / 10 if lr is None else lr})
 
 
@@ -60,8 +60,8 @@ def finetune(
 ) -> tuple[Graph, Finetuning]:
     """Fine-tune the fake-quantized network with any number of workers.
 
-    Return the graph with its fine-tuned weights, and a summary of the training. Raises RunError if weights are not
-    finite.
+    Return the graph with its fine-tuned weights, and a summary of the training. The weights are also saved to `file`.
+    Raises RunError if weights are not finite.
     """
     task = Task(
         finetune_job,

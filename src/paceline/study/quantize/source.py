@@ -107,7 +107,7 @@ class LoadedModel:
 
 
 def find_source(target: str, runs: Path, changes: Mapping[str, Any]) -> ModelSource:
-    """Find a trained model: the checkpoint file, and the recipe, to which `changes` are applied.
+    """Find a trained model. Return its checkpoint file, and its recipe with `changes` applied.
 
     `target` is the name or the folder of a run, `last`, or a checkpoint file. A quantization is also accepted, and
     stands for the run whose model it converted.
@@ -130,8 +130,8 @@ def find_source(target: str, runs: Path, changes: Mapping[str, Any]) -> ModelSou
 def _quantized_run(stored: Stored, source: str, runs: Path) -> Stored:
     """Return the run whose model a stored quantization converted. `source` is the run's name in the quantization.
 
-    So `paceline quantize last` also works if the last stored study is itself a quantization. Raises UsageError if no
-    such run is stored, for example because the quantization converted a checkpoint file.
+    This lets `paceline quantize last` work even if the last stored study is itself a quantization. Raises UsageError if
+    the run is not stored, for example because the quantization converted a checkpoint file.
     """
     try:
         return find(source, runs)

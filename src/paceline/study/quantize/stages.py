@@ -125,7 +125,7 @@ class Evaluator:
     scores: dict[str, ModelScore] = field(default_factory=dict)
 
     def stage(self, key: str, name: str, predict: Predict, *, calibration: str | None = None) -> ModelScore:
-        """Evaluate a stage, and compare the result with that of the first stage, the float model."""
+        """Evaluate the model of one stage, and compare the result with that of the first stage, the float model."""
         started = time.perf_counter()
         result = score(
             predict, self.data, self.objective, lambda done: self.listener.stage_moves(name, done, len(self.data))

@@ -1,7 +1,7 @@
 """Read published experiments from TOML files, and plan the runs that repeat them on this machine.
 
-A point is one combination of settings that an experiment varies, such as the number of workers. A point without
-strategies of its own has those of the experiment.
+A point is one combination of settings that an experiment varies, such as the number of workers. At a point that names
+no strategies, those of the experiment run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Point = Changes  # recipe keys and their values; `strategies` replaces the exper
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentRow:
-    """One row of a published table. `ours` names the strategy or quantization stage that repeats the row here."""
+    """One row of a published table. `ours` names the strategy or quantization stage that repeats it in Paceline."""
 
     name: str
     ours: str

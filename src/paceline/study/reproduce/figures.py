@@ -1,4 +1,7 @@
-"""Comparison of our runs with published tables: compute the tables' quantities, and match our rows with theirs."""
+"""Comparison with published tables: compute the tables' quantities from runs, and match measured with published rows.
+
+The name `ours` stands for measured rows and values, as opposed to published ones.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ Repeats = Sequence[RunResult]
 
 @dataclass(frozen=True)
 class FigureInputs:
-    """Inputs of all quantities. They include the runs of all rows, because some quantities compare several rows."""
+    """Inputs of the functions that compute quantities: the runs of all rows, because some quantities compare rows."""
 
     experiment: Experiment
     runs: Mapping[str, Repeats]  # repeats of every row, by key
@@ -226,7 +229,7 @@ QUANTITIES: dict[str, FigureColumn] = {
 
 
 def our_figures(key: str, repeats: Repeats, inputs: FigureInputs) -> dict[str, MeasuredFigure]:
-    """Compute the quantities of the experiment for one of our rows.
+    """Compute the quantities of the experiment for the measured row `key`.
 
     Leave out quantities that were not measured, and accuracies if these cannot be compared.
     """
@@ -272,7 +275,7 @@ def _last(values: Sequence[int | None] | None) -> int | None:
 
 
 def published_tables(experiment: Experiment, ours: Sequence[OurRow]) -> list[PublishedTable]:
-    """Return the published tables. Every row has the key of our row that repeats it, or None if there is none."""
+    """Return the published tables. Every row has the key of the row in `ours` that repeats it, or None if none does."""
     return [
         PublishedTable(
             source=table.source,
@@ -292,9 +295,10 @@ def published_tables(experiment: Experiment, ours: Sequence[OurRow]) -> list[Pub
 
 
 def _is_match(row: ExperimentRow, ours: OurRow) -> bool:
-    """Return whether our row repeats a published row: same strategy or stage, and same point (settings).
+    """Return whether the measured row `ours` repeats the published row `row`.
 
-    If the published row has no point, our row must be at the study's first point, or have no point either.
+    Both must have the same strategy or quantization stage, and the same point (combination of settings). If the
+    published row has no point, the measured row must be at the study's first point, or have no point either.
     """
     if row.ours != ours.label:
         return False

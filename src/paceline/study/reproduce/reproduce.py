@@ -147,7 +147,7 @@ class Reproduce(Study):
 
 
 def _rows_of_parts(plan: ExperimentPlan, progress: Progress) -> tuple[list[Row], list[OurRow]]:
-    """Return the rows with the study's results, and rows with our values for the columns of the published tables.
+    """Return the rows with the study's results, and rows with measured values for the columns of the published tables.
 
     Both lists have one row for every strategy and point (combination of settings) that was measured.
     """
