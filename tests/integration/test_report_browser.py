@@ -72,7 +72,7 @@ def test_several_runs_some_of_which_failed(tmp_path: Path) -> None:
     folders.append(write_run(tmp_path / "lost", None, status="interrupted"))
     with opened(write_report(folders, tmp_path / "report.html")) as seen:
         assert seen.page.get_by_text("lost is left out: it was interrupted before anything was measured.").is_visible()
-        assert seen.page.get_by_text("Without spans, and so not shown here: ring.").is_visible()
+        assert seen.page.get_by_text("Not shown, because spans were not recorded: ring.").is_visible()
 
 
 def test_hovering_shows_the_figure(report: Path) -> None:

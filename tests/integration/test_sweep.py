@@ -116,4 +116,4 @@ def test_what_cannot_fit_is_refused_with_a_micro_batch_that_does(tmp_path: Path)
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
     assert "batch_size 200000 was refused: needs" in said
-    assert "are available here; --micro-batch-size" in said
+    assert "are available; --micro-batch-size" in said
