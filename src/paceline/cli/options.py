@@ -264,8 +264,8 @@ def _is_torchrun() -> bool:
 def torchrun_workers(requested: int | None, num_servers: int = 0) -> int | None:
     """Return the number of workers that torchrun started. Without torchrun, return `requested`.
 
-    `num_servers` of torchrun's processes are parameter servers. Raises UsageError if another number of workers was
-    requested, if no process is left for a worker, or if WORLD_SIZE is not a whole number.
+    `num_servers` is how many of torchrun's processes are parameter servers. Raises UsageError if another number of
+    workers was requested, if no process is left for a worker, or if WORLD_SIZE is not a whole number.
     """
     if not _is_torchrun():
         return requested

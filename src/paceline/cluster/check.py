@@ -1,4 +1,4 @@
-"""Measure bandwidth, latency, CPU and memory inside the nodes of an emulated cluster; compare with its settings."""
+"""Compare bandwidth, latency, CPU and memory, measured inside an emulated cluster's nodes, with its settings."""
 
 from __future__ import annotations
 

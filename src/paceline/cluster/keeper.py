@@ -106,7 +106,7 @@ def take_down(layout: ClusterLayout) -> None:
 def _wait(parent: int, signalled: int) -> None:
     """Wait until a signal arrives, which makes the file descriptor `signalled` readable.
 
-    If `parent` is not 0, return also when the process with this id ends or closes its end of this process's stdin.
+    If `parent` is not 0, return also when the process with this id ends or closes the pipe to this process's stdin.
     """
     watched = [signalled]
     if parent:

@@ -105,7 +105,7 @@ def clusters_by_process() -> dict[int, str]:
 
 
 def _cluster_of_interfaces(interfaces: str) -> str:
-    """Return the name of the cluster whose interface a `/proc/PID/net/dev` lists, or an empty string."""
+    """Return the name of the cluster to which an interface in a `/proc/PID/net/dev` belongs, or an empty string."""
     for line in interfaces.splitlines()[2:]:
         device = line.partition(":")[0].strip()
         if device.startswith(INTERFACE) and device.count("-") == 2:

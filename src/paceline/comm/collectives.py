@@ -1,4 +1,4 @@
-"""Default methods of communication backends: collectives that consist of messages, and vectors in private memory.
+"""Defaults for communication backends: collectives that consist of messages, and vectors in private memory.
 
 A communication backend (comm) overrides the methods for which it has a faster implementation.
 """
@@ -171,7 +171,7 @@ class Reduction:
 
 
 class SharedVector:
-    """A vector of which each worker writes its own slices, and gets the other slices by `gather`.
+    """A vector that all workers fill: each worker writes its own slices, and gets the other slices by `gather`.
 
     In this class each worker has its own copy of the vector. A comm with shared memory provides a subclass in which all
     workers use the same memory.

@@ -26,7 +26,7 @@ from paceline.comm.shm_reduction import ShmReduction, ShmSharedVector, Threads
 from paceline.comm.shm_sync import Collective, Counters, ShmWaiter
 from paceline.errors import RunError
 
-STAGES = 3  # pieces in shared memory at once: a worker may still read one while others write the next two
+STAGES = 3  # pieces in shared memory at a time: a worker may still read one while others write the next two
 PIECE_BYTES = 1 << 20  # a piece stays in the cache until peers read it
 LONG_PIECE_BYTES = 8 << 20  # size if workers share cores, as each piece then costs two context switches
 STAGES_BYTES = 192 << 20  # limit of the memory for all pieces of all workers, if pieces are long

@@ -39,7 +39,7 @@ _WITH_SENT = 216
 class Traffic:
     """Byte counts of TCP connections.
 
-    `sent_bytes` and `received_bytes` count payload, and count payload that is sent again after a loss only once.
+    `sent_bytes` and `received_bytes` count payload. If payload is sent again after a loss, it is counted only once.
     """
 
     sent_bytes: int = 0
@@ -69,7 +69,7 @@ class Connections:
     """
 
     def __init__(self) -> None:
-        # PyDLL keeps the GIL: these calls return at once, and releasing it would take longer.
+        # PyDLL keeps the GIL: these calls return immediately, and releasing it would take longer.
         self._libc: Any = ctypes.PyDLL(None, use_errno=True)
         self._info = ctypes.create_string_buffer(_INFO_BYTES)
         self._word = ctypes.c_uint64()

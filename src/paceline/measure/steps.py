@@ -56,7 +56,7 @@ def check_within(steps: StepRange, total_steps: int, option: str) -> None:
 
 
 def num_steps_represented(step: int) -> int:
-    """Return how many steps a recorded step stands for in means: itself and the unrecorded steps after it.
+    """Return how many steps a recorded step represents in averages: itself and the unrecorded steps after it.
 
     The number is 1 below FULL_STEPS, because the spans of every step are recorded. It doubles at FULL_STEPS, at two
     times FULL_STEPS, at four times FULL_STEPS and so on, so that every doubling of a run's length adds the same number

@@ -240,7 +240,7 @@ def _resource_counters(worker: WorkerLines) -> Iterator[Event]:
 
 
 def _samples_around(samples: Sequence[Line], begin_s: float, end_s: float) -> list[Line]:
-    """Return the samples from `begin_s` to `end_s`, the last sample before and the first sample after this period."""
+    """Return the samples from `begin_s` to `end_s`, plus the last sample before them and the first one after them."""
     first = max((i for i, line in enumerate(samples) if line["time_s"] <= begin_s), default=0)
     last = min((i for i, line in enumerate(samples) if line["time_s"] >= end_s), default=len(samples) - 1)
     return list(samples[first : last + 1])

@@ -298,7 +298,7 @@ def _guarantee(row: Row) -> str:
 
 
 def _best(rows: Sequence[ShownRow]) -> int | None:
-    """Return the index of the fastest row, to highlight it, or None for a single row or rows that were not compared."""
+    """Return the index of the fastest row, or None if there is only one row or rows were not compared."""
     if len(rows) < 2:
         return None
     verdicts = [row.versus_fastest.verdict if row.versus_fastest else None for row in rows]

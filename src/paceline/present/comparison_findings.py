@@ -55,8 +55,8 @@ def headline(rows: Sequence[Row]) -> Finding:
 def _guarantee_adjective(fastest: Row) -> str:
     """Return the adjective for "Fastest ... strategy" in the headline.
 
-    The adjective is the guarantee of the fastest strategy. Only a lossy strategy is called synchronous instead, because
-    it is the fastest among exact and lossy strategies.
+    For a lossy strategy, the adjective is "synchronous", because the strategy is the fastest of all exact and lossy
+    strategies. For other strategies, the adjective is the guarantee.
     """
     return {"EXACT": "exact", "LOSSY": "synchronous"}.get(fastest.guarantee, fastest.guarantee.lower())
 

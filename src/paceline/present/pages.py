@@ -43,7 +43,7 @@ class PageContent:
 
     @property
     def study(self) -> str:
-        """The name of the presenter that makes the page: the name of the study, "run" or "several"."""
+        """The name of the presenter that makes the page: the type of the study, or "run" or "several"."""
         return (self.sources[0].study or "run") if len(self.sources) == 1 else "several"
 
     @property

@@ -186,7 +186,7 @@ class ClusterConfig(RecipeSection):
 
     @property
     def link_bits_per_s(self) -> dict[tuple[int, int], float]:
-        """Return the rates of links between two nodes, in bits per second, by (smaller, larger) node number."""
+        """Return a dict from pair of node numbers (smaller, larger) to the rate of their link, in bits per second."""
         rates: dict[tuple[int, int], float] = {}
         for word in self.links:
             pair, _, rate = word.partition(":")
@@ -206,7 +206,7 @@ class ClusterConfig(RecipeSection):
 
     @property
     def slowness(self) -> dict[int, float]:
-        """Return, for each slow node, its cores as a fraction of the other nodes' cores."""
+        """Return a dict from slow node to its number of cores as a fraction of a normal node's."""
         fractions: dict[int, float] = {}
         for word in self.slow:
             node, _, text = word.partition(":")

@@ -147,7 +147,7 @@ class GradientBuckets:
         self._reset()
 
     def attach(self) -> None:
-        """Fill the gradient vectors with zeros, and make every `grad` a view of one, so that backward adds to it."""
+        """Fill the gradient vectors with zeros, and make every `grad` a view of such a vector. Backward adds to it."""
         for reduction in self.reductions.values():
             reduction.own.zero_()
         for parameter, own in zip(self.parameters, self.own, strict=True):
@@ -215,7 +215,7 @@ class GradientBuckets:
     def _start(self) -> None:
         """Start to exchange complete buckets in their order, up to the first incomplete bucket.
 
-        So all workers exchange buckets in equal order, as collectives require.
+        Therefore all workers exchange buckets in the same order, as collectives require.
         """
         while len(self._works) < len(self.buckets) and self._num_missing[len(self._works)] == 0:
             bucket = self.buckets[len(self._works)]

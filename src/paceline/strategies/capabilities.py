@@ -296,7 +296,7 @@ def loss_scale_of(strategy: Strategy) -> float:
 
 
 def no_sync_of(strategy: Strategy) -> AbstractContextManager[Any]:
-    """Return the context in which all micro-batches of a step but the last run.
+    """Return the context for all micro-batches of a step except the last one.
 
     For a `WrappedModel`, backward does not synchronise in this context. For other strategies the context does nothing.
     """

@@ -116,7 +116,7 @@ def _stale(strategy: Strategy, num_workers: int, reports: Reports, spread: float
 def _none(strategy: Strategy, num_workers: int, reports: Reports, spread: float) -> Verdict:  # noqa: ARG001
     """Check that at least one replica differs from the oracle, as expected of a strategy without a guarantee.
 
-    The oracle is the same training in one process. A single worker cannot differ from it, so it passes.
+    The oracle is the same training in one process. With one worker, no difference is possible and the check passes.
     """
     verdict = _within(EXACT_TOLERANCE, list(_oracle_differences(reports, lambda row: row.relative_error)))
     differs = num_workers == 1 or verdict.error > LEAST_DIFFERENCE

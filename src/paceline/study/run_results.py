@@ -200,7 +200,7 @@ def _verdict(is_different: bool | None, ratio: float) -> str:
 def _median_summary(summaries: Sequence[TimeSummary]) -> TimeSummary:
     """Return the medians over repeats of the mean, p50, p90 and p95 of the iteration time.
 
-    p90 is None if a repeat lacks it, because the first versions did not store p90.
+    p90 is None if a repeat has no p90. The first versions of Paceline did not store it.
     """
     return TimeSummary(
         mean=statistics.median(one.mean for one in summaries),

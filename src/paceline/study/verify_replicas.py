@@ -79,7 +79,7 @@ def replica_job(
 
 
 class _OracleFiles:
-    """Files with the parameters of the oracle (the same training in one process), and the replica to compare them with.
+    """Compares a replica with the oracle (the same training in one process), using files of the oracle's parameters.
 
     The names of all files begin with `prefix`.
     """

@@ -68,7 +68,7 @@ def sweep_page(material: PageContent, *, repeats: int, failures: Sequence[Findin
 
 
 def is_sweep(rows: Sequence[Row]) -> bool:
-    """Return whether all rows are from sweeps over the same recipe keys, and no two have the same values and remedy."""
+    """Return whether all rows are from sweeps over the same recipe keys, and no two rows share values and remedy."""
     points = [row for row in rows if row.remedy is not None and row.point]
     keys = {tuple(row.point or {}) for row in points}
     places = {(row.remedy, *map(value_text, (row.point or {}).values())) for row in points}

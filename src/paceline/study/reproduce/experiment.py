@@ -1,7 +1,7 @@
 """Read published experiments from TOML files, and plan the runs that repeat them on this machine.
 
-A point is one combination of settings that an experiment varies, such as the number of workers. At a point that names
-no strategies, those of the experiment run.
+A point is one combination of settings that an experiment varies, such as the number of workers. If a point names no
+strategies, the experiment's own strategies are used.
 """
 
 from __future__ import annotations

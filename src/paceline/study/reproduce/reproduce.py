@@ -1,7 +1,7 @@
 """The reproduce study: repeat a published experiment, and check the strategies in its `proof` for exactness.
 
 A point is one combination of settings that an experiment varies, such as the number of workers. If the experiment
-quantizes its model, the study does so after the runs.
+includes a quantization, the model is quantized after the runs.
 """
 
 from __future__ import annotations
