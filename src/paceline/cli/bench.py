@@ -14,9 +14,9 @@ WORKERS = 4
 
 HELP = """Measure the bandwidth of collectives on every comm, and print algbw and busbw as nccl-tests does.
 
-The time of an iteration is that of its slowest worker. Before each iteration workers fill their inputs and wait for each other; this is not timed. Every round measures each comm once, and one memory copy of the same size on all workers at once.
+Comms are communication backends. Every round times each comm once, and then a memory copy of the same size on all workers simultaneously. The time of a comm is that of its slowest worker. Before it is timed, workers fill their inputs and wait for each other.
 
-algbw = bytes / time (p50). busbw = algbw x 2(n-1)/n for all_reduce, ring and gather-scatter, x (n-1)/n for reduce_scatter and all_gather (bytes of the whole tensor), x 1 for broadcast. % copy = busbw / (bytes per second of the memory copy of each worker)."""  # noqa: E501
+algbw = bytes of the whole tensor / median time. busbw = algbw x f, where f is 2(n-1)/n for all_reduce, ring and gather-scatter, (n-1)/n for reduce_scatter and all_gather, and 1 for broadcast. % copy = busbw / (bytes per second that each worker copies in memory)."""  # noqa: E501
 
 
 @host_options

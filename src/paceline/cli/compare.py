@@ -25,7 +25,7 @@ ORDER = 1
 def compare(
     recipe: Any,
     session: Any,
-    repeats: Annotated[int, typer.Option("--repeats", help="Run every strategy N times, in turn.", min=1)] = 1,
+    repeats: Annotated[int, typer.Option("--repeats", help="Run all strategies in N rounds.", min=1)] = 1,
 ) -> None:
     """Train one recipe under several strategies and compare them.
 

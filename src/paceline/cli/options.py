@@ -59,8 +59,8 @@ Set = Annotated[
     ),
 ]
 CLUSTER_KEYS = (
-    "nodes=4,cpus=0.5,bandwidth=1gbit; optional: latency=1ms, loss=0.1%, memory=2g, links=0-2:100mbit (link of nodes 0 "
-    "and 2), slow=3:0.5 (node 3 has half the cores)."
+    "nodes=4,cpus=0.5,bandwidth=1gbit; optional: latency=1ms, loss=0.1%, memory=2g, links=0-2:100mbit (between "
+    "nodes 0 and 2), slow=3:0.5 (node 3 gets half its cpus)."
 )
 Cluster = Annotated[
     str | None,
@@ -77,7 +77,7 @@ WithoutShares = Annotated[
     bool,
     typer.Option(
         "--without-cpu-shares",
-        help="Ignore cpus and slow, on machines where you may not limit CPU shares.",
+        help="Ignore cpus= and slow=, on machines where you may not limit CPU shares.",
         rich_help_panel=CLUSTER_PANEL,
     ),
 ]

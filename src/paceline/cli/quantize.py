@@ -40,7 +40,7 @@ def quantize(
         bool, typer.Option("--download/--no-download", help="Download missing data files.", rich_help_panel=SOURCE)
     ] = True,
     model: Annotated[
-        str, typer.Option(help="Model of a .safetensors file that is not in a run.", rich_help_panel=SOURCE)
+        str, typer.Option(help="Model of a .safetensors file outside any run.", rich_help_panel=SOURCE)
     ] = "",
     test_samples: Annotated[
         int | None, typer.Option(help="Use only the first N test samples.", rich_help_panel=SOURCE, min=1)
@@ -48,13 +48,13 @@ def quantize(
     calibration: Annotated[
         str,
         typer.Option(
-            help="Methods that choose the range of activations: minmax, percentile, entropy, mse, separated by commas, "
-            "or auto for all. The method that changes the outputs on training images least is used.",
+            help="Methods to try for the range of activations, separated by commas: minmax, percentile, entropy, mse, "
+            "or auto for all. The one with the smallest change of the outputs on training images is used.",
             rich_help_panel=INTEGERS,
         ),
     ] = "auto",
     percentile: Annotated[
-        float, typer.Option(help="Percentile of --calibration percentile.", rich_help_panel=INTEGERS)
+        float, typer.Option(help="The percentile that --calibration percentile uses.", rich_help_panel=INTEGERS)
     ] = 99.99,
     symmetric: Annotated[
         bool,
@@ -77,7 +77,7 @@ def quantize(
         bool,
         typer.Option(
             "--keep-float",
-            help="Keep operations that have no integer form in float, instead of failing.",
+            help="Compute operations without an integer form in float, instead of failing.",
             rich_help_panel=INTEGERS,
         ),
     ] = False,
@@ -85,7 +85,7 @@ def quantize(
         bool | None,
         typer.Option(
             "--onnx/--no-onnx",
-            help="Write ONNX files and measure them (default: if paceline[int8] is installed).",
+            help="Write ONNX files and measure them (default: if paceline\\[int8] is installed).",
             rich_help_panel=INTEGERS,
             show_default=False,
         ),

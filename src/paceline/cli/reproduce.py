@@ -30,7 +30,7 @@ def reproduce(
     ] = "",
     device: Annotated[str, typer.Option(help="Device of the workers: cpu or cuda.")] = "cpu",
     cluster: Annotated[
-        bool, typer.Option("--cluster/--no-cluster", help="Emulate the nodes of experiments that ran on several.")
+        bool, typer.Option("--cluster/--no-cluster", help="Emulate nodes for experiments that ran on several nodes.")
     ] = True,
     repeats: Annotated[
         int | None, typer.Option(help="Run every row N times, in turn (default: depends on the experiment).", min=1)

@@ -15,7 +15,7 @@ def strategies(
     workers: Annotated[int, typer.Option("--workers", help="Number of workers of the prediction.", min=1)] = 4,
     model: Annotated[str, typer.Option("--model", help="Model of the prediction.")] = "lenet5",
     data: Annotated[
-        str, typer.Option("--data", help="Data set of the model, which sets its input shape and number of classes.")
+        str, typer.Option("--data", help="Data set that sets the model's input shape and number of classes.")
     ] = "mnist-mini",
     json_target: Json = "",
 ) -> None:

@@ -29,7 +29,7 @@ Resume = Annotated[
     str,
     typer.Option("--resume", help="Resume this study; finished runs are not run again.", metavar="FOLDER"),
 ]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Start a new study even if the same one is unfinished.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Start a new study instead of resuming an unfinished one.")]
 Report = Annotated[bool, typer.Option("--report/--no-report", help="Write an HTML report into the study's folder.")]
 
 MetricsPort = Annotated[

@@ -30,7 +30,7 @@ Remedies = Annotated[
     bool,
     typer.Option(
         "--remedies",
-        help="When batch sizes vary: also train with remedies for large batches: linear (learning rate scaled, with "
+        help="When batch sizes vary, also train with methods for large batches: linear (scaled learning rate with "
         "warm-up), lars and lamb.",
     ),
 ]
@@ -53,7 +53,7 @@ def sweep(
     vary: Vary = None,
     remedies: Remedies = False,
     remedy: OneRemedy = None,
-    repeats: Annotated[int, typer.Option("--repeats", help="Run every combination N times, in turn.", min=1)] = 1,
+    repeats: Annotated[int, typer.Option("--repeats", help="Run all combinations in N rounds.", min=1)] = 1,
 ) -> None:
     """Train one recipe with several values of some keys, in every combination."""
     from paceline.results import DONE

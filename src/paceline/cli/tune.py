@@ -31,7 +31,7 @@ def tune(
     within: Annotated[
         float,
         typer.Option(
-            help="Largest loss of test accuracy against the exact strategy, in percentage points.",
+            help="Allowed drop of test accuracy below exact training, in percentage points.",
             rich_help_panel=PANEL,
             min=0,
         ),
@@ -39,7 +39,7 @@ def tune(
     within_loss: Annotated[
         float,
         typer.Option(
-            help="Largest rise of the test loss against the exact strategy, in percent; used instead of --within where "
+            help="Allowed rise of the test loss above exact training, in percent; used instead of --within where "
             "the accuracy is no better than chance.",
             rich_help_panel=PANEL,
             min=0,
@@ -65,9 +65,7 @@ def tune(
     ] = "",
     periods: Annotated[
         str,
-        typer.Option(
-            help="Numbers of steps between two synchronisations to try (default: 4,16).", rich_help_panel=PANEL
-        ),
+        typer.Option(help="Synchronisation periods to try, in steps (default: 4,16).", rich_help_panel=PANEL),
     ] = "",
     eta: Annotated[
         int,

@@ -49,7 +49,7 @@ class Recipe(RecipeSection):
     )
     codec: str = option(
         "fp32",
-        "encoding of tensors on the wire, for strategies given without +CODEC: NAME[:option=value...]",
+        "encoding of tensors on the wire, if a strategy has no +CODEC of its own: NAME[:option=value...]",
         flag="--codec",
     )
     comm: str = option("torch", "communication backend: torch, shm, hierarchical, or auto to choose one", flag="--comm")

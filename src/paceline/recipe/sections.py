@@ -58,9 +58,7 @@ class TrainConfig(RecipeSection):
     timed_iterations: int | None = option(
         None, "measure only the first N steps; training continues", flag="--timed-iterations", least=1
     )
-    warmup_iterations: int = option(
-        1, "number of first steps to leave out of the times", flag="--warmup-iterations", least=0
-    )
+    warmup_iterations: int = option(1, "leave the first N steps out of the times", flag="--warmup-iterations", least=0)
     loss: str = option("cross-entropy", "loss function: cross-entropy or file.py:function", flag="--loss")
     precision: str = option(
         "fp32", "number format of forward and backward", flag="--precision", choices=("fp32", "bf16", "fp64")
@@ -69,7 +67,8 @@ class TrainConfig(RecipeSection):
     compile: bool = option(False, "compile the model with torch.compile", flag="--compile/--no-compile")
     batchnorm: str = option(
         "local",
-        "BatchNorm statistics of each worker, of rank 0, averaged, of the global batch, or no running statistics",
+        "BatchNorm statistics: each worker's own, those of rank 0, their average, those of the global batch, or no "
+        "running statistics; in this order",
         flag="--batchnorm",
         choices=("local", "rank0", "average", "sync", "off"),
     )
@@ -96,11 +95,15 @@ class OptimizerConfig(RecipeSection):
 class ScheduleConfig(RecipeSection):
     section: typing.ClassVar[str] = "schedule"
     name: str = option("constant", "learning-rate schedule", flag="--schedule", choices=("constant", "step", "cosine"))
-    step_epochs: int = option(30, "schedule step: epochs between two drops", flag="--step-epochs", least=1)
-    step_factor: float = option(0.1, "schedule step: factor of each drop", flag="--step-factor", least=0)
+    step_epochs: int = option(
+        30, "epochs between two drops of the learning rate, for --schedule step", flag="--step-epochs", least=1
+    )
+    step_factor: float = option(
+        0.1, "factor of each drop of the learning rate, for --schedule step", flag="--step-factor", least=0
+    )
     warmup: float = option(
         0.0,
-        "epochs in which the learning rate rises to its full value, from 0 (with scale_lr, from lr)",
+        "epochs in which the learning rate rises from 0 (with --scale-lr, from lr) to its full value",
         flag="--warmup",
         least=0,
     )
@@ -117,7 +120,7 @@ class MeasureConfig(RecipeSection):
         True, "time each part of a step, such as communication, or only the whole step", flag="--measure/--no-measure"
     )
     sample_hz: float = option(
-        5.0, "samples per second of CPU, memory, disk and network use (0: none)", flag="--sample-hz", least=0
+        5.0, "how often per second to record CPU, memory, disk and network use (0: never)", flag="--sample-hz", least=0
     )
     profile: str = option("", "steps to trace with torch.profiler: 10:15 is steps 10 to 14", flag="--profile")
     inject: tuple[str, ...] = option(
