@@ -279,7 +279,7 @@ class CallLauncher:
 
 
 def launcher_for(choice: LauncherChoice, hosts: str | Sequence[str] | None, cluster: ClusterConfig) -> Launcher:
-    """Return the launcher for one call of an API function. Raise UsageError if it does not start all workers itself."""
+    """Return the launcher for an API call. Raise UsageError if the launcher does not start all workers itself."""
     if isinstance(choice, Launcher):
         launcher = _ready(choice, hosts, cluster)
     else:

@@ -1,4 +1,4 @@
-"""Compare bandwidth, latency, CPU and memory, measured inside an emulated cluster's nodes, with its settings."""
+"""Compare an emulated cluster's settings with the bandwidth, latency, CPU and memory measured inside its nodes."""
 
 from __future__ import annotations
 

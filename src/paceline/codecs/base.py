@@ -78,7 +78,7 @@ class Codec(ABC):
         """
 
     def error_bound(self, world_size: int) -> float:  # noqa: ARG002
-        """Return a bound of the relative error of one sum.
+        """Return a bound on the relative error of one sum.
 
         The relative error is the norm of the error divided by the sum of the norms of the workers' tensors. Errors that
         are stored from earlier steps, and rounding in the tensor's own data type, are not included.

@@ -253,7 +253,7 @@ class Counters:
     # For each piece, a worker publishes which collective it has called, and compares it with those of its peers.
 
     def mark_ready(self, number: int, collective: Collective) -> None:
-        """Publish that this worker has called `collective`, and has written its data, if any, of piece `number`."""
+        """Publish that this worker has called `collective`, and has no more data to write for piece `number`."""
         self._words[self._mine + self.COLLECTIVES + number % self.NUM_COLLECTIVES] = collective.packed()
         self.publish(self.READY, number)
 

@@ -129,7 +129,7 @@ class ConvAxis:
         return new
 
     def _num_last_inside(self, count: int) -> NDArray[np.int64]:
-        """Return, for each output, the number of pixels, without padding, among the last `count` that it reads."""
+        """Return, for each output, how many of the last `count` pixels that the output reads are not padding."""
         ends = np.arange(self.outputs, dtype=np.int64) * self.stride + self.kernel
         within = np.minimum(ends, self.padding + self.size) - np.maximum(ends - count, self.padding)
         return np.asarray(np.maximum(within, 0))

@@ -35,7 +35,7 @@ def check_trace_file(target: str) -> None:
 
 
 def check_trace(simulation: Simulation, target: str) -> None:
-    """Raise UsageError if the trace would be too large, without running the simulation."""
+    """Raise UsageError if the trace would be too large. The simulation is not run."""
     sizes = {"events": count_events(simulation)}
     if Path(target).suffix.lower() == ".vcd":
         sizes["cycles"] = simulation.cycles

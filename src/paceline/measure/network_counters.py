@@ -140,9 +140,9 @@ def _traffic(info: bytes, size: int, header_bytes: int) -> Traffic:
 def is_in_own_namespace() -> bool:
     """Return whether this process has its own network namespace, as in an emulated node.
 
-    The result is True if an ancestor process is in another network namespace. Because ancestors may be unreadable, the
-    result is also True if the network namespace belongs to this process's own user namespace, as with `unshare` and
-    rootless containers.
+    The result is True if an ancestor process is in another network namespace. Because not all ancestors are readable,
+    there is a second test: the result is also True if the network namespace belongs to this process's own user
+    namespace, as with `unshare` and rootless containers.
     """
     try:
         own = os.readlink("/proc/self/ns/net")

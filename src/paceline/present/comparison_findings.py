@@ -53,10 +53,10 @@ def headline(rows: Sequence[Row]) -> Finding:
 
 
 def _guarantee_adjective(fastest: Row) -> str:
-    """Return the adjective for "Fastest ... strategy" in the headline.
+    """Return the word before "strategy" in the headline "Fastest ... strategy".
 
-    For a lossy strategy, the adjective is "synchronous", because the strategy is the fastest of all exact and lossy
-    strategies. For other strategies, the adjective is the guarantee.
+    The word is the guarantee of the fastest strategy, such as "exact". However, a fastest strategy that is lossy is
+    faster than all exact strategies, too; the word is then "synchronous", which covers exact and lossy strategies.
     """
     return {"EXACT": "exact", "LOSSY": "synchronous"}.get(fastest.guarantee, fastest.guarantee.lower())
 

@@ -71,8 +71,8 @@ def stragglers(rows: Sequence[Row], recipe: Recipe | None = None) -> list[Findin
     """Return a problem for each straggler, or a finding that there is none.
 
     A straggler is a worker that takes longer than the other workers for a phase of a step, or for all phases together.
-    Time that a worker waits for others is not counted. If rows have too few steps for detection, a last finding says
-    so.
+    Time that a worker waits for others is not counted. If rows have too few steps for detection, the final finding
+    says so.
     """
     title = "Stragglers"
     several = [row for row in rows if row.workers > 1]

@@ -152,7 +152,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def ms(value_s: float | None) -> str:
-    """Format seconds as milliseconds with three significant digits, because single spans can be very short."""
+    """Format seconds as milliseconds with three significant digits, so that very short times do not become 0."""
     return significant(None if value_s is None else value_s * 1e3)
 
 

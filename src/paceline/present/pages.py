@@ -214,7 +214,7 @@ def _reason_to_leave_out(stored: Stored, *, is_alone: bool) -> str:
 
 
 def _progress(source: Stored) -> str:
-    """Describe how far a run or study without a result got. Steps are read from the workers' files."""
+    """Return a clause that says when a run or study without a result ended, such as "before anything was measured"."""
     if source.kind == "study":
         return "before any of its runs was done"
     try:

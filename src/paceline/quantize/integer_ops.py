@@ -1,6 +1,6 @@
 """Integer-only operations on int8 tensors, channels last, with int32 accumulators and fixed-point rescaling.
 
-No operation uses a float or an integer wider than int32. Rescaling multiplies an int32 tensor by a ratio,
+No operation uses floats, and no integer is wider than int32. Rescaling multiplies an int32 tensor by a ratio,
 represented by an integer multiplier and a shift, after Jacob et al. 2018 (arXiv:1712.05877). A multiplier has 30 bits
 and is split into halves, so that every intermediate product fits into an int32.
 """

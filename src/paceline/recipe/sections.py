@@ -209,7 +209,7 @@ class ClusterConfig(RecipeSection):
 
     @property
     def slowness(self) -> dict[int, float]:
-        """Return a dict from slow node to its number of cores as a fraction of a normal node's."""
+        """Return a dict from the number of each slow node to the ratio between its cores and those of a normal node."""
         fractions: dict[int, float] = {}
         for word in self.slow:
             node, _, text = word.partition(":")

@@ -60,7 +60,7 @@ class Share:
 
     @property
     def rates(self) -> list[float]:
-        """Return every tensor's learning rate. Workers send it to servers, because only workers run the schedule."""
+        """Return the learning rate of each tensor. Workers send the rates, because servers do not run the schedule."""
         return [float(group["lr"]) for group in self._groups]
 
     def set_rates(self, rates: list[float], scale: float) -> None:

@@ -165,9 +165,9 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
         return operations
 
     def metrics(self) -> Json:
-        """Return the mean, maximum and last distance by which averaging moved this replica.
+        """Return the mean, the maximum and the latest of the distances by which averaging moved this replica.
 
-        The distance is relative to the replica's norm, and measured in every MEASURE_EVERY-th step.
+        Distances are relative to the replica's norm, and measured in every MEASURE_EVERY-th step.
         """
         if not self._moves:
             return {}
@@ -254,7 +254,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
     def _await_correction(self) -> Tensor | None:
         """Wait for the correction of this replica and return it. Return None if there is no correction.
 
-        For each chunk, it is the full mean minus the partial mean from which this worker continued.
+        For each chunk, the correction is the full mean minus the partial mean from which this worker continued.
         """
         if self._pending_means is None:
             return self._correction

@@ -39,7 +39,7 @@ class WeightAveraging(BufferEstimate, Strategy):
 
     @abstractmethod
     def average(self, step: int) -> None:
-        """Average the parameters over all or some workers, or do nothing. Called after every step, counted from 0."""
+        """Average the parameters over all or some workers, or do nothing. Called after each step (`step`, from 0)."""
 
     def check(self, num_workers: int, optimizer: type[torch.optim.Optimizer]) -> None:
         super().check(num_workers, optimizer)
@@ -145,7 +145,7 @@ def rotation(num_workers: int) -> Tensor:
 
 
 def bound_drift(period: Sequence[Tensor]) -> float:
-    """Return an upper bound of a replica's distance from the mean replica, relative to the largest norm of an update.
+    """Return an upper bound on a replica's distance from the mean replica, relative to the largest norm of an update.
 
     `period` holds the mixing matrices W of successive steps, which repeat in a cycle. The replicas x of p workers are
     x(t+1) = W(t) (x(t) + u(t)), where each row of W adds up to 1 and u are the optimisers' updates. The matrix

@@ -60,10 +60,10 @@ class Side:
         )
 
     def steps(self, row: RunResult) -> list[list[float]]:
-        """Return one list per run of a row: the times of the run's timed steps in seconds, as means over workers.
+        """Return one list per run of a row: the times of the run's timed steps in seconds, averaged over workers.
 
         Runs whose worker files are gone are left out. Rows with different settings, such as numbers of workers, may
-        have the same label. A run belongs to such a row only if the row lists the run's mean step time.
+        have the same label. Such a row has only the runs whose mean step times are listed in the row.
         """
         found = []
         for folder in run_folders(self.stored.folder):

@@ -61,7 +61,7 @@ class Prediction:
     def server_bytes(self) -> int:
         """Memory of a parameter server in bytes.
 
-        A server holds the same as a worker, except activations and the strategy's buffers, plus one received gradient.
+        Compared with a worker, a server holds one more gradient (a received one), but no activations and no buffers.
         """
         model = self.parameters_bytes + 2 * self.gradients_bytes + self.optimizer_bytes
         return self.process_bytes + self.data_bytes + model

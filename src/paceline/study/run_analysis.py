@@ -174,8 +174,8 @@ def cost_of_target(accuracy: float | None, workers: Sequence[WorkerReport]) -> T
     if reached is None:
         return Target(accuracy=accuracy, reached=False, best=max((score for _, score in scored), default=None))
     if len({len(worker.loss) for worker in workers}) > 1:
-        # Asynchronous workers reach the same step at different times, so bytes up to that step are no common cost. All
-        # workers stop soon after the target is reached, so the bytes of the whole run are counted.
+        # Asynchronous workers reach a step at different times, so their bytes up to one step belong to different times.
+        # All workers stop soon after the target is reached, so the bytes of the whole run are counted.
         reached = changed(reached, sent_bytes=total_sent_bytes(workers, max(len(worker.loss) for worker in workers)))
     return Target(
         accuracy=accuracy,

@@ -109,8 +109,8 @@ class LoadedModel:
 def find_source(target: str, runs: Path, changes: Mapping[str, Any]) -> ModelSource:
     """Find a trained model. Return its checkpoint file, and its recipe with `changes` applied.
 
-    `target` is the name or the folder of a run, `last`, or a checkpoint file. It may also be a quantization of a
-    run's model, which stands for that run.
+    `target` is the name or the folder of a run, `last`, or a checkpoint file. If `target` names a quantization of a
+    run's model, the result is the model of that run.
     """
     path = Path(target)
     if path.suffix == SUFFIX or path.is_file():
