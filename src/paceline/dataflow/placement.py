@@ -104,7 +104,7 @@ class Placement:
 
     @cached_property
     def places(self) -> list[tuple[int, int]]:
-        """Row and column in the array of every PE that at least one pass uses."""
+        """For each PE that at least one pass uses: its row and its column in the array."""
         widest: dict[tuple[int, int], int] = {}
         for strip in itertools.chain.from_iterable(self._batches()):
             corner = (strip.array_row, strip.array_column)

@@ -90,9 +90,10 @@ class ConvAxis:
         return self._real(self.outputs)
 
     def blocks_in_strips(self, block: Amount, part: Amount) -> Amount:
-        """Return the number of blocks of `block` pixels that strips of `part` outputs read, summed over all strips.
+        """Return the total number of blocks that all strips read. A strip is a group of `part` outputs.
 
-        The pixels that a strip reads, without padding, are divided into blocks; the last block may be smaller.
+        The pixels that a strip reads, without padding, are divided into blocks of `block` pixels. The last block of a
+        strip may be smaller.
         """
         return _for_each(self._blocks, block, part)
 
@@ -129,7 +130,7 @@ class ConvAxis:
         return new
 
     def _num_last_inside(self, count: int) -> NDArray[np.int64]:
-        """Return, for each output, how many of the last `count` pixels that the output reads are not padding."""
+        """For each output, take the last `count` pixels that it reads, and return how many of them are not padding."""
         ends = np.arange(self.outputs, dtype=np.int64) * self.stride + self.kernel
         within = np.minimum(ends, self.padding + self.size) - np.maximum(ends - count, self.padding)
         return np.asarray(np.maximum(within, 0))

@@ -224,7 +224,7 @@ def _chart_sections(rows: Sequence[ShownRow]) -> list[PageSection]:
 
 
 def _recipe_texts(material: PageContent) -> list[tuple[str, str]]:
-    """Return (name, TOML) for each different recipe, with the name of the first result that has this recipe."""
+    """Return (name, TOML) for each distinct recipe. The name is that of the first result with this recipe."""
     texts: dict[str, str] = {}
     for source in material.sources:
         if source.recipe is not None:

@@ -141,7 +141,7 @@ def _remedy(row: RunResult, recipe: Recipe | None) -> str:
 
 
 def target(rows: Sequence[Row]) -> list[Finding]:
-    """Return a finding on the strategies that reached the target accuracy, and a problem for those that did not.
+    """Return a finding on the strategies that reached the target accuracy, and one on those that did not.
 
     The finding has the steps, seconds and bytes of the first strategy to reach the target, and the seconds of the
     others. Baselines, such as training on one worker, are listed last.

@@ -113,8 +113,8 @@ class Server:
     def serve_synchronously(self) -> None:
         """In each step, add the vectors of all workers in order of rank, and make one update.
 
-        A vector holds gradients or weights times the worker's share of the global batch. Returns after the workers have
-        sent FINISH.
+        Each vector holds a worker's gradients or its weights, multiplied in both cases by that worker's share of the
+        global batch. Returns after the workers have sent FINISH.
         """
         share, comm, workers = self.share, self.comm, range(self.num_workers)
         buffers = [share.empty_vector(share.wire_dtype) for _ in workers]

@@ -104,7 +104,7 @@ def diff_page(diff: Diff, recipes: Mapping[str, Json] | None = None) -> Page:
 
 
 def _gate_findings(diff: Diff) -> list[Finding]:
-    """Return a finding with the verdict of --fail-if-slower for each row, or an empty list without that option."""
+    """Return one finding per row with the verdict of --fail-if-slower. Without that option, return an empty list."""
     if diff.fail_if_slower_percent is None:
         return []
     limit = f"{diff.fail_if_slower_percent:g} %"
