@@ -213,7 +213,8 @@ class Collective(NamedTuple):
 class Counters:
     """Counters of each worker's progress, which never decrease; each worker writes only its own cache line.
 
-    A counter holds the number of a piece of a tensor (in a comm) or of a range of a vector (in a reduction).
+    In a comm, a counter holds the index of a piece of a tensor. In a reduction, it holds the index of a range of a
+    vector.
     """
 
     # Kinds: the worker has written its data; it has summed its slice; it no longer reads the memory.

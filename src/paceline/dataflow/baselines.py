@@ -26,7 +26,7 @@ from paceline.errors import UsageError
 
 @dataclass(frozen=True)
 class Tiles:
-    """Sizes of a tile: the outputs whose partial sums are in the buffer at the same time.
+    """Sizes of a tile. A tile is the outputs whose partial sums are in the buffer at the same time.
 
     The sizes are numbers of filters (m), images (n) and output rows (e). Each field is an array with one value per
     candidate, which is a choice of block and tile sizes.

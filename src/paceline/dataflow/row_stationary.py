@@ -170,8 +170,8 @@ def total_cycles(parts: dict[str, Amount]) -> Amount:
 def _busy_sets(whole: int, inner: Amount, sets: Amount) -> Amount:
     """Return the number of busy sets of PEs, summed over all rounds.
 
-    `whole` filters or channels are divided into rounds. In each round, `sets` sets compute `inner` filters or channels
-    each. The last round may need fewer sets.
+    `whole` is the number of filters or channels, which are divided into rounds. In a round, each of several sets (their
+    number is the argument `sets`) computes `inner` filters or channels. The last round may need fewer sets.
     """
     return whole // (inner * sets) * sets + np.minimum(whole % (inner * sets), sets)
 

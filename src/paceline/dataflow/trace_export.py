@@ -198,7 +198,7 @@ class _ChangeWriter:
         self._file.writelines(self._pending.values())
 
     def _advance(self, time: int) -> None:
-        """Advance to `time`. At the end of every operation up to then, mark its unit as idle."""
+        """Advance to `time`. For every operation that ends by then, write that its unit becomes idle at its end."""
         while self._ends and self._ends[0][0] <= time:
             end, key = heapq.heappop(self._ends)
             if self._until.get(key) == end:

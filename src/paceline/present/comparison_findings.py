@@ -62,7 +62,7 @@ def _guarantee_adjective(fastest: Row) -> str:
 
 
 def speed(rows: Sequence[Row]) -> list[Finding]:
-    """Return findings that compare the time per iteration of other competing strategies with that of the fastest."""
+    """Return findings that compare the fastest competing strategy with each of the others, by time per iteration."""
     fastest = fastest_row(rows)
     if fastest is None:
         return []

@@ -136,7 +136,7 @@ def _minmax(histogram: Histogram, calibration: Calibration) -> Range:
 
 
 def _percentile(histogram: Histogram, calibration: Calibration) -> Range:
-    """Return the range without the lowest and without the highest (100 - `percentile`) percent of the values.
+    """Return the range of the values after dropping (100 - `percentile`) percent of them at each end.
 
     The minimum is kept if no value is negative, and the maximum if no value is positive.
     """

@@ -184,7 +184,7 @@ def _rows_of_parts(plan: ExperimentPlan, progress: Progress) -> tuple[list[Row],
 
 
 def _row_key(part: Part, entry: Entry) -> str:
-    """Return the key of a row, which is unique within the study: the strategy, and the settings of its point."""
+    """Return a row's key, which is unique within the study. It consists of the strategy and the varied settings."""
     words = [f"{key.rpartition('.')[2]} {value}" for key, value in part.point.items()]
     return ", ".join([entry.label, *words])
 
