@@ -95,7 +95,7 @@ def _legend(table: Table[Any]) -> str:
         if column.help.lower() not in column.full_title.lower():
             titles.setdefault(column.help, []).append(column.full_title)
     sentences = [f"{', '.join(names)}: {words}." for words, names in titles.items()]
-    return " ".join([*sentences, *table.notes])
+    return " ".join([*sentences, *(f"{text}." for text in table.definitions), *table.notes])
 
 
 def render_template(name: str, **values: Any) -> str:

@@ -26,7 +26,7 @@ from paceline.worker_files import worker_files, worker_lines
 MAY_DIFFER = {"name", "description", "strategy", "strategies", "codec", "workers", "timeout_s", "data.dir"}
 MAY_DIFFER |= {"data.download", "train.log_every", "train.worker_batch_size"}
 MAY_DIFFER |= {"measure.profile", "measure.sample_hz"}
-# Recipe keys that change the work of an iteration, so that times are not comparable.
+# Recipe keys that change the work of a step, so that times are not comparable.
 WORKLOAD_KEYS = ("model.name", "data.name", "data.image_size", "train.batch_size")
 
 presenters: Registry[Presenter] = Registry("study", "paceline.present.studies", Presenter)

@@ -72,7 +72,7 @@ class TrainConfig(RecipeSection):
         flag="--batchnorm",
         choices=("local", "rank0", "average", "sync", "off"),
     )
-    log_every: int = option(0, "print epoch, iteration and loss every N steps (0: never)", flag="--log-every", least=0)
+    log_every: int = option(0, "print epoch, step and loss every N steps (0: never)", flag="--log-every", least=0)
     eval_every: int = option(
         0, "evaluate on the test set every N epochs (0: at the end only)", flag="--eval-every", least=0
     )

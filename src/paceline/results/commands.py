@@ -20,7 +20,7 @@ class CommSpeedup(Value, frozen=True, kw_only=True):
 class CollectiveResult(Value, frozen=True, kw_only=True):
     """Benchmark result of one collective with one tensor size on one comm (communication backend).
 
-    The time of an iteration is that of its slowest worker.
+    The time of a round is that of its slowest worker.
     """
 
     op: str

@@ -167,7 +167,7 @@ def _most_sent(result: RunResult) -> int:
 
 
 def _ratio(sides: tuple[Side, Side], pair: tuple[RunResult, RunResult]) -> tuple[Ratio, str]:
-    """Return the ratio of iteration times B / A with a confidence interval, and the interval's source.
+    """Return the ratio of step times B / A with a confidence interval, and the interval's source.
 
     The source is "repeats" if both rows have at least two repeats. Otherwise it is "steps" if both rows have stored
     steps. If neither is the case, there is no interval, and the source is an empty string.

@@ -269,7 +269,7 @@ def _parts(recipe: Recipe, length: Length, points: list[Point]) -> list[Part]:
 def _subset_note(experiment: Experiment, part: Part) -> str:
     steps_per_epoch = -(-experiment.epoch_samples // part.recipe.batch_size)
     return (
-        f"Only a subset was run: {part.total_steps} iterations per row (an epoch of the first row has {steps_per_epoch}"
-        "). Epoch times are extrapolated from the mean iteration; accuracy is not compared. --full runs the whole "
+        f"Only a subset was run: {part.total_steps} steps per row (an epoch of the first row has {steps_per_epoch}"
+        "). Epoch times are extrapolated from the mean step time; accuracy is not compared. --full runs the whole "
         "experiment."
     )

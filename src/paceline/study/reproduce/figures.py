@@ -201,7 +201,7 @@ def convergence(result: RunResult, target: float | None) -> Evaluation | None:
 
 
 QUANTITIES: dict[str, FigureColumn] = {
-    "iteration_s": FigureColumn("Iteration", "s", _iteration),
+    "iteration_s": FigureColumn("Step", "s", _iteration),
     "speedup": FigureColumn("Speed-up", "x", _speedup),
     "train_s": FigureColumn("Training", "s", _train),
     "epoch_s": FigureColumn("Epoch", "s", _epoch, is_per_epoch=True),

@@ -179,7 +179,7 @@ def _rows_of_parts(plan: ExperimentPlan, progress: Progress) -> tuple[list[Row],
         for entry in part.entries
         if (repeats := runs.get(_row_key(part, entry)))
     ]
-    # Iteration times with different batch sizes cannot be compared.
+    # Step times with different batch sizes cannot be compared.
     return (compare_rows(rows) if len(set(sizes.values())) == 1 else rows), ours
 
 
