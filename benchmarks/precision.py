@@ -2,7 +2,7 @@
 
     python benchmarks/precision.py [--batch 32] [--repeats 9]
 
-Prints milliseconds per iteration, interleaved, and fp32's time over bf16's. The bar is 1.6 where the CPU has bf16
+Prints milliseconds per step, interleaved, and fp32's time over bf16's. The bar is 1.6 where the CPU has bf16
 instructions; without them the ratio says nothing.
 """
 
@@ -47,7 +47,7 @@ def main() -> None:
             if repeat >= 2:
                 times[name].append(time.perf_counter() - started)
     for name, values in times.items():
-        print(f"{name}: {1000 * percentile(values, 50):8.1f} ms per iteration of {arguments.batch} images")
+        print(f"{name}: {1000 * percentile(values, 50):8.1f} ms per step of {arguments.batch} images")
     ratio = paired_ratio(times["fp32"], times["bf16"])
     print(f"fp32 / bf16 channels-last: {ratio.value:.2f} (95 % interval {ratio.low:.2f} to {ratio.high:.2f})")
 

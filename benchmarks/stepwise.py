@@ -35,7 +35,7 @@ COLUMNS = {
     "worst_accuracy": "worst replica % before",
     "replica_drift": "replica drift",
     "sent_bytes_per_step": "kB sent per step and worker",
-    "iteration_ms": "iteration ms",
+    "iteration_ms": "ms per step",
 }
 
 

@@ -154,10 +154,13 @@ def _load_module(name: str, kind: str) -> ModuleType:
 
 
 class Registry(Generic[T]):
-    """Registry, by name, of the concrete subclasses of a base class that are defined in the modules of one package."""
+    """Registry of the concrete subclasses of a base class in one package, by name."""
 
     def __init__(self, kind: str, package: str, base: type[T], *, other_names: tuple[str, ...] = ()) -> None:
-        """Set the package to search and the base class. Errors also list `other_names`, which `get` does not accept."""
+        """Set the package to search and the base class.
+
+        `other_names` are valid names that callers handle without `get`. Error messages include them as known names.
+        """
         self.kind = kind
         self._other_names = other_names
         self._package = package

@@ -80,7 +80,7 @@ def _parsed(data: bytes) -> Line:
 
 
 def path_in_run(folder: Path, name: str, *, rank: int) -> Path:
-    """Return the path in a run's folder of the file `name` that a worker sent; raise RunError if outside."""
+    """Return the path for a worker's file `name` in a run's folder. Raise RunError if it is outside the folder."""
     inner = PurePosixPath(name)
     if inner.is_absolute() or ".." in inner.parts:
         raise RunError(f"worker {rank} sent the file {name!r}, which is outside the run's folder")

@@ -125,8 +125,8 @@ def test_a_changed_recipe_is_not_called_what_it_was(tmp_path: Path) -> None:
 def test_log_every_prints_epoch_iteration_loss(tmp_path: Path) -> None:
     options = ["--iterations", "4", "--batch-size", "50", "--log-every", "2", "--no-download"]
     done = paceline("run", "--workers", "2", *options, cwd=tmp_path)
-    assert "epoch 1, iteration 2, loss" in done.stdout
-    assert "epoch 2, iteration 2, loss" in done.stdout
+    assert "step 2 of epoch 1, loss" in done.stdout
+    assert "step 2 of epoch 2, loss" in done.stdout
 
 
 WRONG = [
@@ -242,7 +242,7 @@ def test_ctrl_c_stops_everything_and_marks_the_run(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "paceline", "run", "--epochs", "100000", "--workers", "2", "--log-every", "5"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    while "iteration" not in process.stdout.readline():
+    while "of epoch" not in process.stdout.readline():
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)

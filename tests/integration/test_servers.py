@@ -182,7 +182,7 @@ def test_servers_on_a_node_of_their_own(tmp_path: Path) -> None:
 def test_servers_on_a_node_of_their_own_end_with_the_workers_node(tmp_path: Path) -> None:
     [first, second] = nodes_by_hand(free_port(), tmp_path, "--iterations", "1000000", "--log-every", "1")
     with python_processes(first, second, environments=[{"COLUMNS": "150"}] * 2) as (workers, servers):
-        assert any("iteration 2," in line for line in workers.stdout)
+        assert any("step 2 of epoch" in line for line in workers.stdout)
         workers.kill()
         _, err = servers.communicate(timeout=100)
         assert servers.returncode == 1

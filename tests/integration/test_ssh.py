@@ -178,7 +178,7 @@ def wait_for_workers(site: Site, process: subprocess.Popen[str], number: int) ->
     """Workers, as soon as they have made a step."""
     assert process.stdout is not None
     for line in process.stdout:
-        if "epoch 2, iteration" in line:
+        if "of epoch 2," in line:
             break
     found = site.workers()
     assert len(found) == number, process.stderr.read() if process.poll() is not None and process.stderr else found

@@ -68,23 +68,49 @@ class TestHeadline:
         return found.text
 
     def test_one_of_several_is_fastest(self) -> None:
-        expected = (
-            "Fastest exact strategy: ring, 20.0 ms per iteration on 4 workers (95 % interval 19.0 ms to 21.0 ms)."
-        )
+        expected = "Fastest exact strategy: ring, 20.0 ms per step on 4 workers (95 % interval 19.0 ms to 21.0 ms)."
         assert self.headline(ALONE, GATHER, RING, ALL_REDUCE) == expected
         assert self.headline(GATHER, RING) == expected
         assert self.headline(GATHER, RING, DDP) == expected
 
     def test_all_tie(self) -> None:
         assert self.headline(RING, DDP) == (
-            "No difference in time per iteration at 95 % confidence on 4 workers: ring and ddp."
+            "No difference in time per step at 95 % confidence on 4 workers: ring and ddp."
         )
 
     def test_one_repeat_cannot_tell(self) -> None:
         rows = [row("ring", 20, "fastest"), row("ddp", 30, "one repeat cannot tell", 1.5)]
-        assert self.headline(*rows) == (
-            "Fastest exact strategy in one repeat: ring, 20.0 ms per iteration on 4 workers."
+        assert self.headline(*rows) == ("Fastest exact strategy: ring, 20.0 ms per step on 4 workers (one repeat).")
+
+    def test_one_worker_is_faster(self) -> None:
+        assert self.headline(QUICK_ALONE, GATHER, RING) == (
+            "One worker is fastest (10.0 ms per step). With 4 workers, ring is the fastest exact strategy (20.0 ms), "
+            "2.00 times as long (95 % interval 1.25 to 2.50)."
         )
+        assert self.headline(QUICK_ALONE, RING, DDP) == (
+            "One worker is fastest (10.0 ms per step). With 4 workers, ring and ddp do not differ at 95 % confidence; "
+            "ring takes 20.0 ms, 2.00 times as long (95 % interval 1.25 to 2.50)."
+        )
+        loose = row("none", 9, "faster", 0.45, (0.4, 0.5), guarantee="NONE")
+        assert self.headline(QUICK_ALONE, loose, RING).startswith(
+            "One worker is faster (10.0 ms per step). With 4 workers, ring takes 20.0 ms, 2.00 times as long"
+        )
+
+    def test_one_worker_is_faster_in_one_repeat(self) -> None:
+        verdict = "one repeat cannot tell"
+        rows = [
+            row("one-worker", 10, verdict, 0.5, workers=1),
+            row("ring", 20, "fastest"),
+            row("ddp", 30, verdict, 1.5),
+        ]
+        assert self.headline(*rows) == (
+            "One worker is fastest (10.0 ms per step). With 4 workers, ring is the fastest exact strategy (20.0 ms), "
+            "2.00 times as long (one repeat)."
+        )
+
+    def test_one_worker_that_may_be_as_slow(self) -> None:
+        alone = row("one-worker", 19, "no difference", 0.95, (0.9, 1.1), workers=1)
+        assert self.headline(alone, GATHER, RING).startswith("Fastest exact strategy: ring,")
 
     def test_strategies_that_are_not_exact(self) -> None:
         others = [row("x", 30, "slower", 1.5, (1.4, 1.6), guarantee="STALE")]
@@ -96,8 +122,8 @@ class TestHeadline:
         )
 
     def test_a_single_run(self) -> None:
-        assert self.headline(row("ring", 20)) == "ring: 20.0 ms per iteration on 4 workers."
-        assert self.headline(row("one-worker", 12_500, workers=1)) == "one-worker: 12.5 s per iteration on 1 worker."
+        assert self.headline(row("ring", 20)) == "ring: 20.0 ms per step on 4 workers."
+        assert self.headline(row("one-worker", 12_500, workers=1)) == "one-worker: 12.5 s per step on 1 worker."
 
     def test_results_that_cannot_be_compared(self) -> None:
         assert (
@@ -112,7 +138,7 @@ class TestSpeed:
     def test_slower_ones_and_ties(self) -> None:
         slower, ties = comparison_findings.speed([ALONE, ALL_REDUCE, GATHER, RING, DDP])
         assert slower == Finding(
-            "ring takes 41 % less time per iteration than gather-scatter (95 % interval 35 to 46 %) and 67 % less than "
+            "ring takes 41 % less time per step than gather-scatter (95 % interval 35 to 46 %) and 67 % less than "
             "all-reduce (66 to 68 %).",
             "Speed",
             "detail",
@@ -153,7 +179,7 @@ class TestAgainstOneWorker:
         finding = only(comparison_findings.against_one_worker([QUICK_ALONE, RING]))
         assert finding.kind == "problem"
         assert finding.text == (
-            "One worker is faster: ring takes 2.00 times as long per iteration on 4 workers as one worker with the "
+            "One worker is faster: a step of ring on 4 workers takes 2.00 times as long as with one worker and the "
             "same global batch (95 % interval 1.25 to 2.50)."
         )
 
@@ -176,9 +202,9 @@ class TestSynchronisationCost:
         against = Versus(label="none", limit_s=0.015, ratio=4 / 3, interval95=(1.2, 1.4))
         found = comparison_findings.synchronisation_cost([self.LOOSE, changed(RING, versus_none=against)])
         assert texts(found) == [
-            "Time per iteration relative to workers that never synchronise (none, slowest worker 15.0 ms): ring 1.33x "
+            "Time per step relative to workers that never synchronise (none, slowest worker 15.0 ms): ring 1.33x "
             "(1.20 to 1.40).",
-            "Synchronising costs ring 5.00 ms per iteration, 25 % of its time.",
+            "Synchronising costs ring 5.00 ms per step, 25 % of its time.",
         ]
         assert comparison_findings.synchronisation_cost([self.LOOSE, RING]) == []
 
@@ -278,8 +304,8 @@ class TestMeasured:
 
     def test_time_of_a_step(self) -> None:
         assert texts(measurement_findings.time_of_a_step([named("ring")])) == [
-            "A step of ring (18.2 ms): 61 % computing, 29 % communicating only, 7 % waiting for others, 2 % loading "
-            "data and 1 % between spans.",
+            "A step of ring (18.2 ms): 61 % computing, 29 % communication that is not hidden, 7 % waiting for "
+            "others, 2 % loading data and 1 % other.",
             "Communication hidden under computing: ring under 5 %.",
         ]
         assert "overlap 93 %" in measurement_findings.time_of_a_step(RESULTS)[-1].text
@@ -304,15 +330,16 @@ class TestMeasured:
 
     def test_the_kernels_count(self) -> None:
         text = only(measurement_findings.traffic(RESULTS)).text
-        assert text.startswith("Bytes sent: the kernel counted at most 2.10 % ")
+        assert text.startswith("Bytes sent: the kernel's count, with protocol headers, is at most 2.10 % above")
 
     def test_profiling_overhead(self) -> None:
         assert texts(measurement_findings.overhead([named("ring")])) == [
-            "Profiling overhead (ring): not measurable (-0.2 to +1.9 %)."
+            "Recording spans makes a step of ring longer by an amount too small to measure here (95 % interval -0.2 to "
+            "+1.9 %)."
         ]
         saved = Overhead(cost_percent=-1.8, interval95_percent=(-4.0, -0.5), repeats=5)
         assert texts(measurement_findings.overhead([changed(named("ring"), measuring=saved)])) == [
-            "Profiling overhead (ring): -1.8 % of a step (95 % interval -4.0 to -0.5 %)."
+            "Recording spans makes a step of ring 1.8 % shorter (95 % interval -4.0 to -0.5 %)."
         ]
 
     def test_old_runs_have_nothing_to_say(self) -> None:
@@ -331,12 +358,12 @@ class TestMeasured:
         rows = measured_study(kinds=kinds).results
         assert comparison_findings.headline(rows).text.startswith("Fastest exact strategy: ring, ")
         assert comparison_findings.speed(rows)[0].text.startswith(
-            "ring takes 32 % less time per iteration than gather-scatter"
+            "ring takes 32 % less time per step than gather-scatter"
         )
 
     def test_tiles(self) -> None:
         found = {tile.name: tile.value for tile in tiles(named_rows([(one, {}) for one in RESULTS]))}
-        assert found["Time per iteration"] == "14.6 ms"
+        assert found["Time per step"] == "14.6 ms"
         assert found["Communication hidden"] == "93 %"
         old = tiles(named_rows([(one, {}) for one in usual_study().results]))
         assert "Communication hidden" not in {tile.name for tile in old}
@@ -372,7 +399,7 @@ class TestConditions:
         found = conditions.machine_cautions(recipe(), busy, rows, is_study=True)
         assert {finding.kind for finding in found} == {"caution"}
         assert texts(found) == [
-            "4 workers of 1 thread share 2 cores, so times include waiting for a core.",
+            "4 workers with 1 thread each share 2 cores, so times include waiting for a core.",
             "The machine was busy at the start (load average 3.00 on 2 cores), so times may be longer than on an "
             "idle machine.",
         ]

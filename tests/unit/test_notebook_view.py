@@ -30,7 +30,7 @@ def test_a_run_is_a_dict_that_prints_as_a_table() -> None:
     head, rows = lines[0].split(), lines[1:5]
     assert head[head.index("Overlap") : head.index("Overlap") + 2] == ["Overlap", "Waiting"]
     assert all("25 %     50 %" in row for row in rows)
-    assert lines[5] == "ring: 10.1 ms per iteration on 4 workers."
+    assert lines[5] == "ring: 10.1 ms per step on 4 workers."
     assert lines[-1] == "run runs/<b>x"
     page = shown._repr_html_()
     assert "<b>x" not in page
@@ -52,7 +52,7 @@ def test_a_study_shows_overlap_and_waiting() -> None:
     assert head[head.index("Overlap") + 1] == "Waiting"
     assert "25 %     50 %" in lines[1]
     assert lines[2].count("\N{EN DASH}") == 2
-    assert "Fastest exact strategy in one repeat: ring, 10.1 ms per iteration on 4 workers." in lines
+    assert "Fastest exact strategy: ring, 10.1 ms per step on 4 workers (one repeat)." in lines
     assert lines[-1] == "study x"
     assert [row["strategy"] for row in shown.rows] == ["ring", "ddp"]
     assert shown["results"][0]["label"] == "ring"

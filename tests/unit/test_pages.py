@@ -140,7 +140,7 @@ class TestHtml:
         visible = text.split("<script")[0]
         for words in ("61,706", "local: each worker&#39;s own statistics", "Warm-up steps dropped", "Made-up CPU"):
             assert words in visible
-        assert "ring takes 50\N{NO-BREAK SPACE}% less time per iteration than" in visible
+        assert "ring takes 50\N{NO-BREAK SPACE}% less time per step than" in visible
         assert "✓" in visible or "&#10003;" in visible or "parameters equal on all" in visible
         assert "[optimizer]" in visible
 
@@ -338,9 +338,32 @@ class TestRoles:
 
     def test_a_baseline_has_no_verdict(self) -> None:
         rows = self.rows(("one-worker", 0.01, "EXACT"), ("none", 0.011, "NONE"), ("ring", 0.02, "EXACT"))
-        expected = ["one worker", "limit", "fastest"]
+        expected = ["one worker", "limit", "fastest in one repeat"]
         assert column_texts(speed_table(rows), "Verdict") == expected
         assert column_texts(comparison_table(rows), "To fastest") == expected
+
+    def test_one_repeat_has_no_intervals(self) -> None:
+        once = shown(*study_of([[result("ring", 0.01)], [result("ddp", 0.02)]]).results)
+        twice = shown(*study_of([[result("ring", 0.01)] * 2, [result("ddp", 0.02)] * 2]).results)
+        for rows, has_interval in ((once, False), (twice, True)):
+            for table in (speed_table(rows), comparison_table(rows)):
+                assert ("95 % interval" in [column.title for column in table.columns]) is has_interval
+            assert bool(speed_table(rows).notes) is has_interval
+
+    def test_an_interval_that_is_wider_than_half_of_the_time(self) -> None:
+        [row] = shown(*study_of([[result("ring", 0.01)] * 2]).results)
+        mean = row.iteration_s.mean
+        wide = changed(row, iteration_mean_s_interval95=(0.0, 2.6 * mean))
+        narrow = changed(row, iteration_mean_s_interval95=(0.8 * mean, 1.2 * mean))
+        table = comparison_table([wide, narrow])
+        assert column_texts(table, "95 %", Visibility.TERMINAL) == ["too wide", "\N{PLUS-MINUS SIGN}20 %"]
+        helps = {column.title: column.help for column in table.columns}
+        assert helps["95 %"].endswith("(too wide: over \N{PLUS-MINUS SIGN}50 %)")
+
+    def test_exact_is_defined_where_a_strategy_is_exact(self) -> None:
+        rows = self.rows(("one-worker", 0.01, "EXACT"), ("none", 0.011, "NONE"), ("ring", 0.02, "EXACT"))
+        assert comparison_table(rows).definitions == ("exact: the same update as one worker with the whole batch",)
+        assert comparison_table(rows[:2]).definitions == ()
 
     def test_without_rivals_all_are_compared(self) -> None:
         rows = self.rows(("one-worker", 0.02, "EXACT"), ("none", 0.011, "NONE"))

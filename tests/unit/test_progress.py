@@ -161,7 +161,7 @@ def test_elsewhere_plain_lines_now_and_then(monkeypatch: pytest.MonkeyPatch) -> 
     seldom = shown([entry_of("ring")], workers=2, is_terminal=False)
     assert seldom == [
         "ring: [red]the loss diverged[/red]",
-        "ring: epoch 2, iteration 3, loss 2.5 (rank 0)",
+        "ring: step 3 of epoch 2, loss 2.5 (rank 0)",
         "ring (1 of 2): 100000 steps in 12.3 s, training loss 0.5, test accuracy 75.0 %",
     ]
     monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)

@@ -175,5 +175,7 @@ def test_too_few_steps_are_said_with_the_remedy(result: RunResult) -> None:
 
 def test_a_run_says_where_its_steps_went(result: RunResult) -> None:
     facts = dict(run_facts(result))
-    assert facts["step"] == "compute 45 %, communication 40 %, overlap 0 %, waiting 10 %, data 5 %, rest 0 %"
-    assert "step" not in dict(run_facts(result_of(None)))
+    assert (
+        facts["parts of a step"] == "compute 45 %, communication 40 %, overlap 0 %, waiting 10 %, data 5 %, other 0 %"
+    )
+    assert "parts of a step" not in dict(run_facts(result_of(None)))

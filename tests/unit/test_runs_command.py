@@ -249,16 +249,16 @@ def test_a_list_names_strategies(out: Path) -> None:
 @pytest.mark.parametrize(
     ("percents", "bounds", "sentence"),
     [
-        (-3.3, (-18.0, 32.6), "Profiling overhead (ring): not measurable (-18.0 to +32.6 %)."),
-        (2.1, (1.0, 3.0), "Profiling overhead (ring): +2.1 % of a step (95 % interval +1.0 to +3.0 %)."),
-        (2.1, None, "Profiling overhead (ring): +2.1 % of a step (too few steps for an interval)."),
+        (-3.3, (-18.0, 32.6), "longer by an amount too noisy to measure here (95 % interval -18.0 to +32.6 %)."),
+        (2.1, (1.0, 3.0), "2.1 % longer (95 % interval +1.0 to +3.0 %)."),
+        (2.1, None, "2.1 % longer (too few steps for an interval)."),
     ],
 )
 def test_profiling_overhead_in_words(percents: float, bounds: tuple[float, float] | None, sentence: str) -> None:
     cost = Overhead(cost_percent=percents, interval95_percent=bounds, repeats=5)
     ring, ddp = study_of([[result("ring", 0.01)], [result("ddp", 0.01)]]).results
     (finding,) = measurement_findings.overhead([changed(ring, measuring=cost), ddp])
-    assert finding.text == sentence
+    assert finding.text == f"Recording spans makes a step of ring (the strategy with most to record) {sentence}"
 
 
 def test_a_narrow_terminal_keeps_overlap() -> None:

@@ -61,7 +61,7 @@ def test_figures_stand_in_their_columns(tmp_path: Path) -> None:
 def test_how_far_from_not_agreeing_at_all(tmp_path: Path) -> None:
     costs = {"none": {2: 0.0, 4: 0.0}, "ring": {2: 2.0, 4: 2.0}}
     text = " ".join(shown(tmp_path, scale_study("strong", results=rows("strong", costs=costs))).split())
-    assert "On 4 workers: time per iteration relative to workers that never synchronise (none, slowest worker" in text
+    assert "On 4 workers: time per step relative to workers that never synchronise (none, slowest worker" in text
     assert "): ring 1.2" in text
 
 

@@ -138,7 +138,13 @@ def test_tables_of_the_same_columns_share_a_legend() -> None:
 
 def test_columns_of_the_same_help_are_explained_together() -> None:
     columns: list[Column[Any]] = [Column(title=name, text=str, help="a share") for name in ("compute", "comm")]
-    assert "compute, comm: a share." in shown(Table(columns=columns, rows=[1]), 80)
+    assert "compute, comm: a share\n" in shown(Table(columns=columns, rows=[1]), 80)
+
+
+def test_every_column_is_explained_in_a_line_of_its_own() -> None:
+    columns: list[Column[Any]] = [Column(title=name, text=str, help=f"{name} of a step") for name in ("time", "share")]
+    lines = shown(Table(columns=columns, rows=[1], definitions=["exact: no loss"]), 80).splitlines()
+    assert lines[-3:] == ["time: time of a step", "share: share of a step", "exact: no loss"]
 
 
 def test_control_characters_and_markup_are_shown_as_text() -> None:

@@ -121,8 +121,8 @@ def sweep(
 
     A key of `vary` is a recipe key, the name of a command-line option, or `strategy.OPTION` for an option of the
     strategy. The recipe is trained with every combination of the keys' values. Combinations that fail or do not fit
-    into memory are listed in the result's `failures`. `remedies` are settings for large batches to try as well: linear,
-    lars, lamb.
+    into memory are listed in the result's `failures`. `remedies` are additional settings to try for large batches:
+    linear, lars, lamb.
 
     If an unfinished sweep with the same arguments is stored in `out`, it is resumed, unless `fresh` is true.
     """
@@ -186,10 +186,10 @@ def tune(
     `within_loss` percent higher. `best` has the winner's label, its step time divided by that of the reference, and the
     command and the library call that use the winner.
 
-    `buckets_mb` are bucket sizes to try (default: fractions of the model's size). `periods` are numbers of steps
-    between two synchronisations to try. `eta` controls successive halving: each round keeps about one in `eta`
-    combinations and trains them for `eta` times as many steps. `repeats` is the number of runs of each combination in
-    the last round.
+    `buckets_mb` are bucket sizes to try (default: fractions of the model's size). `periods` are periods to try, each a
+    number of steps between two synchronisations. `eta` controls successive halving: each round keeps about one in `eta`
+    combinations, and the next round trains these for about `eta` times as many steps. `repeats` is the number of runs
+    of each combination in the last round.
     """
     starter = CallLauncher(launcher, hosts)
     settled = _recipe(recipe, changes, starter)
@@ -221,7 +221,7 @@ def _study(study: Study, out: str | Path, workers: CallLauncher, *, fresh: bool)
 
 
 def _model_and_data(model: Any, data: Any, objects: list[str]) -> dict[str, str]:
-    """Return the changes to a recipe that set its name, model and data.
+    """Return the changes that set the name, the model and the data of a recipe.
 
     Python objects are registered under names, so that they can be sent to workers. The names are added to `objects`.
     """
@@ -279,7 +279,7 @@ class CallLauncher:
 
 
 def launcher_for(choice: LauncherChoice, hosts: str | Sequence[str] | None, cluster: ClusterConfig) -> Launcher:
-    """Return the launcher for one call of an API function. Raise UsageError if it does not start all workers itself."""
+    """Return the launcher for an API call. Raise UsageError if the launcher does not start all workers itself."""
     if isinstance(choice, Launcher):
         launcher = _ready(choice, hosts, cluster)
     else:

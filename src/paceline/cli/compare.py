@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli.options import host_options, recipe_options
-from paceline.cli.output import model_and_data, processes_of
+from paceline.cli.output import comm_of, length_of, model_and_data, processes_of
 from paceline.cli.study_session import session_options
+from paceline.present.numbers import counted
 from paceline.present.terminal import say
 
 if TYPE_CHECKING:
@@ -47,8 +48,8 @@ def _introduce(console: Console, study: Compare, where: str) -> None:
     recipe, facts = study.recipe, study.facts
     say(
         console,
-        f"{model_and_data(recipe, facts)}, global batch {recipe.batch_size}, {facts.total_steps} steps, "
-        f"{recipe.workers} workers, comm {recipe.comm}{where}",
+        f"{model_and_data(recipe, facts)}, global batch {recipe.batch_size}, {length_of(recipe, facts)}, "
+        f"{counted(recipe.workers, 'worker')}, {comm_of(recipe, study.num_processes, where)}{where}",
     )
     for entry in study.entries:
         if entry.num_servers:

@@ -159,8 +159,8 @@ def recipe_options(
     """Return a decorator that adds an option for every recipe key that has a flag, except for keys in `leave_out`.
 
     The decorator also adds the argument RECIPE and the options --cluster, --without-cpu-shares and --set. The command
-    gets the argument `recipe`: the recipe, changed by the options' values. `more_changes` returns further changes to
-    the recipe, made from the other arguments of the command.
+    gets the argument `recipe`: the recipe, changed by the options' values. `more_changes` derives further changes to
+    the recipe from the other arguments of the command.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -264,8 +264,8 @@ def _is_torchrun() -> bool:
 def torchrun_workers(requested: int | None, num_servers: int = 0) -> int | None:
     """Return the number of workers that torchrun started. Without torchrun, return `requested`.
 
-    `num_servers` of torchrun's processes are parameter servers. Raises UsageError if another number of workers was
-    requested, if no process is left for a worker, or if WORLD_SIZE is not a whole number.
+    `num_servers` is how many of torchrun's processes are parameter servers. Raises UsageError if another number of
+    workers was requested, if no process is left for a worker, or if WORLD_SIZE is not a whole number.
     """
     if not _is_torchrun():
         return requested
@@ -288,8 +288,8 @@ def torchrun_workers(requested: int | None, num_servers: int = 0) -> int | None:
 def _max_servers(recipe: Recipe, changes: Changes, leave_out: tuple[str, ...]) -> int:
     """Return the largest number of parameter servers that any strategy of the command needs.
 
-    All strategies run with the same number of workers, so torchrun must start this many processes in addition to the
-    workers.
+    All strategies run with the same number of workers. Therefore torchrun must start one process for each worker, and
+    one for each server of the strategy with the most servers.
     """
     from paceline.strategies import StrategySpec
     from paceline.strategies.capabilities import servers_of

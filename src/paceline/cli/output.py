@@ -105,6 +105,30 @@ def model_and_data(recipe: Recipe, facts: ModelFacts) -> str:
     )
 
 
+def length_of(recipe: Recipe, facts: ModelFacts) -> str:
+    """Return the length of a run: `100 epochs of 1 step` if it trains whole epochs, else `50 steps`."""
+    epochs = recipe.train.epochs
+    if epochs is None or epochs * facts.steps_per_epoch != facts.total_steps:
+        return counted(facts.total_steps, "step")
+    return f"{counted(epochs, 'epoch')} of {counted(facts.steps_per_epoch, 'step')}"
+
+
+def comm_of(recipe: Recipe, num_processes: int, where: str) -> str:
+    """Return the comm, with the library that comm `torch` uses, if it is known: `comm torch (gloo)`.
+
+    `num_processes` is the largest number of processes that train together. `where` says where they run, or is empty for
+    local processes. On GPUs, only hosts with a GPU for each process use nccl.
+    """
+    library = ""
+    if recipe.comm == "torch" and recipe.device == "cpu":
+        library = " (gloo)"
+    elif recipe.comm == "torch" and not where:
+        import torch
+
+        library = " (nccl)" if torch.cuda.device_count() >= num_processes else ""
+    return f"comm {recipe.comm}{library}"
+
+
 def processes_of(entry: Entry) -> str:
     """Return a description of a strategy's processes, such as `4 workers and 1 server (rank 4)`."""
     workers = counted(entry.num_workers, "worker")

@@ -97,7 +97,7 @@ class StrategyProgress(StudyListener, ABC):
             return
         if kind == "log":
             self.say(
-                f"{entry.label}: epoch {event['epoch']}, iteration {event['iteration']}, "
+                f"{entry.label}: step {event['iteration']} of epoch {event['epoch']}, "
                 f"loss {number(event['loss'])} (rank 0)"
             )
         self.progress(entry, event)

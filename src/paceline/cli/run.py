@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from paceline.cli.options import host_options, recipe_options
-from paceline.cli.output import model_and_data, processes_of, show_run, write_json
+from paceline.cli.output import comm_of, length_of, model_and_data, processes_of, show_run, write_json
 from paceline.cli.study_session import session_options
 from paceline.present.terminal import say
 
@@ -30,11 +30,12 @@ def run(recipe: Any, session: Any) -> None:
     recipe = session.prepare_recipe(recipe)
     entry = make_entry(recipe.strategy, recipe)
     facts = preflight(recipe, [entry])
+    where = session.place_words(recipe.cluster)
     with start_workers(entry.num_processes, session.launcher(recipe.cluster)) as pool:
         say(
             session.console,
             f"{model_and_data(recipe, facts)}, {processes_of(entry)}, global batch {recipe.batch_size}, "
-            f"{facts.total_steps} steps under {entry.label}, comm {recipe.comm}{session.place_words(recipe.cluster)}",
+            f"{length_of(recipe, facts)} under {entry.label}, {comm_of(recipe, entry.num_processes, where)}{where}",
         )
         bars = strategy_progress([entry], repeats=1, console=session.console)
         with session.listener(bars) as listener, bars:

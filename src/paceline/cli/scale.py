@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli.options import host_options, recipe_options
-from paceline.cli.output import model_and_data
+from paceline.cli.output import comm_of, model_and_data
 from paceline.cli.study_session import session_options
 from paceline.present.terminal import say
 
@@ -85,8 +85,8 @@ def _introduce(console: Console, study: Scale, where: str) -> None:
     times = "" if study.repeats == 1 else f", {study.repeats} times each"
     say(
         console,
-        f"{model_and_data(study.recipe, study.facts)}, {numbers} workers{where}, comm {study.recipe.comm}; "
-        f"{len(study.jobs)} runs{times}",
+        f"{model_and_data(study.recipe, study.facts)}, {numbers} workers{where}, "
+        f"{comm_of(study.recipe, study.num_processes, where)}; {len(study.jobs)} runs{times}",
     )
     for mode in study.modes:
         say(console, f"{mode}: {batch_words(study.constant_batches, mode)}")

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli.options import host_options, recipe_options
-from paceline.cli.output import model_and_data
+from paceline.cli.output import comm_of, model_and_data
 from paceline.cli.study_session import session_options
+from paceline.present.numbers import counted
 from paceline.present.terminal import say
 
 if TYPE_CHECKING:
@@ -122,8 +123,8 @@ def _introduce(console: Console, study: Tune, where: str) -> None:
     recipe, left_out = study.recipe, study.candidates.left_out
     say(
         console,
-        f"{model_and_data(recipe, study.facts)}, global batch {recipe.batch_size}, {recipe.workers} workers, comm "
-        f"{recipe.comm}{where}",
+        f"{model_and_data(recipe, study.facts)}, global batch {recipe.batch_size}, "
+        f"{counted(recipe.workers, 'worker')}, {comm_of(recipe, study.num_processes, where)}{where}",
     )
     steps = ", ".join(f"{rung.steps} steps x {rung.repeats}" for rung in study.rungs)
     rule = (

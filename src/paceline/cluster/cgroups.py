@@ -231,9 +231,9 @@ def delegate(folder: Path, name: str) -> None:
 
 
 def check_joining(layout: ClusterLayout) -> None:
-    """Raise GroupError if processes may not join a node's cgroup.
+    """Raise GroupError if the kernel does not let processes join the cgroups of nodes.
 
-    To find out, a short-lived child process joins the cgroup of the first node.
+    To find out, a short-lived child process per controller tries to join the first node's cgroup.
     """
     for controller in layout.controllers:
         folder = group_folder(controller, layout.name) / "node-0"

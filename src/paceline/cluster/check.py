@@ -1,4 +1,4 @@
-"""Measure bandwidth, latency, CPU and memory inside the nodes of an emulated cluster; compare with its settings."""
+"""Compare an emulated cluster's settings with the bandwidth, latency, CPU and memory measured inside its nodes."""
 
 from __future__ import annotations
 

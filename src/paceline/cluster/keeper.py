@@ -106,7 +106,7 @@ def take_down(layout: ClusterLayout) -> None:
 def _wait(parent: int, signalled: int) -> None:
     """Wait until a signal arrives, which makes the file descriptor `signalled` readable.
 
-    If `parent` is not 0, return also when the process with this id ends or closes its end of this process's stdin.
+    If `parent` is not 0, return also when the process with this id ends or closes the pipe to this process's stdin.
     """
     watched = [signalled]
     if parent:
@@ -120,7 +120,7 @@ def _wait(parent: int, signalled: int) -> None:
 def _report(failure: OSError | None) -> None:
     """Print one line of JSON, with the failure if there is one; then redirect standard output and error to /dev/null.
 
-    The redirection closes the pipe, so that the process that reads it continues.
+    The redirection closes the pipe to which both were connected, so that a process that reads it to its end continues.
     """
     answer = {
         "error": reason_of(failure) if failure else "",

@@ -22,7 +22,7 @@ ECHO, STREAM = b"e", b"s"
 
 
 def listen(address: str) -> None:
-    """Serve one connection: send each byte back, or measure the rate of arriving bytes, as its first byte requests."""
+    """Serve one connection. Its first byte selects whether to send each byte back or to measure the receive rate."""
     with socket.create_server((address, 0)) as server:
         print(server.getsockname()[1], flush=True)
         connection, _ = server.accept()

@@ -60,7 +60,7 @@ def hold_network(number: int) -> None:
 
 
 def _call(name: str, *arguments: int) -> None:
-    """Call a function of the C library that Python 3.11 does not provide. Raise OSError if it fails."""
+    """Call a C library function that Python 3.11 does not provide. Raise OSError if it fails."""
     library = ctypes.CDLL(None, use_errno=True)
     if getattr(library, name)(*arguments) != 0:
         number = ctypes.get_errno()

@@ -60,8 +60,8 @@ class Cluster:
     def command(self, index: int, command: list[str], *, with_shares: bool = True) -> list[str]:
         """Return the command line that runs a command inside a node.
 
-        The process that the command line starts joins the node's cgroups (unless `with_shares` is false), then the
-        node's network, and then executes `command` with the same process id and file descriptors.
+        The new process joins the node's cgroups (unless `with_shares` is false) and then the node's network. Finally it
+        executes `command`, and keeps its process id and file descriptors.
         """
         if not 0 <= index < len(self.layout.nodes):
             raise UsageError(f"node {index} is not one of 0 to {len(self.layout.nodes) - 1} of cluster {self.name}")

@@ -105,7 +105,7 @@ def clusters_by_process() -> dict[int, str]:
 
 
 def _cluster_of_interfaces(interfaces: str) -> str:
-    """Return the name of the cluster whose interface a `/proc/PID/net/dev` lists, or an empty string."""
+    """Find a cluster's interface in the text of `/proc/PID/net/dev`. Return the cluster's name, or an empty string."""
     for line in interfaces.splitlines()[2:]:
         device = line.partition(":")[0].strip()
         if device.startswith(INTERFACE) and device.count("-") == 2:
@@ -210,7 +210,7 @@ def take_down(name: str) -> None:
 
 @dataclass(frozen=True)
 class Leftovers:
-    """The number of processes, and the cgroups, that `prune` removed for one cluster.
+    """The leftovers of one cluster that `prune` removed: the number of processes, and the cgroups.
 
     The kernel removes the cluster's networks when the last process inside has ended.
     """
@@ -229,7 +229,7 @@ def prune() -> list[Leftovers]:
 
 
 def remove_leftovers(name: str) -> Leftovers:
-    """End all processes inside a cluster whose keeper (managing process) has ended, and remove its cgroups."""
+    """End the processes and remove the cgroups of a cluster whose keeper (managing process) has ended."""
     folders = labelled_groups().get(name, [])
     try:
         num_processes = end_processes(name)

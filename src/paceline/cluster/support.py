@@ -52,7 +52,7 @@ class ProbeResult:
 
 
 def examine() -> Host:
-    """Return what this machine supports for emulated clusters. Nothing that is created to find out remains."""
+    """Return what this machine supports for emulated clusters. Everything created by the examination is removed."""
     cores = os.cpu_count() or 1
     if not sys.platform.startswith("linux"):
         return Host(no_network=f"network namespaces exist only on Linux, and this is {sys.platform}", num_cores=cores)

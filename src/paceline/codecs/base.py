@@ -78,7 +78,7 @@ class Codec(ABC):
         """
 
     def error_bound(self, world_size: int) -> float:  # noqa: ARG002
-        """Return a bound of the relative error of one sum.
+        """Return a bound on the relative error of one sum.
 
         The relative error is the norm of the error divided by the sum of the norms of the workers' tensors. Errors that
         are stored from earlier steps, and rounding in the tensor's own data type, are not included.
@@ -110,10 +110,10 @@ class Codec(ABC):
 
 @dataclass(kw_only=True)
 class GatheredCodec(Codec):
-    """Base class of codecs whose encoded tensors (messages) cannot be added: workers all-gather, decode and add them.
+    """Base class of codecs whose encoded tensors (messages) must be decoded before they can be added.
 
-    The strategy's sum function is not used. Messages are added in order of rank, so the sum is bit-identical on all
-    workers, on any hardware.
+    Workers all-gather the messages and decode them; the strategy's sum function is not used. The decoded tensors are
+    added in order of rank, so the sum is bit-identical on all workers, on any hardware.
     """
 
     @abstractmethod
@@ -122,7 +122,7 @@ class GatheredCodec(Codec):
 
     @abstractmethod
     def add_decoded(self, total: Tensor, message: Tensor, comm: Comm) -> None:
-        """Decode a message and add it to the vector `total` in place."""
+        """Decode a message and add the result to the vector `total` in place."""
 
     @abstractmethod
     def message_bytes(self, spec: TensorSpec) -> int:
@@ -184,7 +184,7 @@ class ErrorFeedback:
         return stored.to(like) if stored is not None and tuple(stored.shape) == tuple(shape) else None
 
     def store(self, name: str, key: Key, tensor: Tensor) -> None:
-        """Store a tensor after setting its non-finite elements to 0 in place, so that they do not stay forever."""
+        """Set non-finite elements to 0 in place, so that they do not affect later steps, and store the tensor."""
         self._tensors[f"{name}.{key}"] = tensor.nan_to_num_(0.0, posinf=0.0, neginf=0.0)
 
     def state_dict(self) -> dict[str, Tensor]:

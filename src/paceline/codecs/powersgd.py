@@ -111,7 +111,7 @@ class PowerSgd(Codec):
 
 
 class _Factors:
-    """A tensor and its low-rank factors P and Q, while the codec sums the tensor over the workers once."""
+    """A tensor and its low-rank factors P and Q during one sum of the tensor over the workers."""
 
     def __init__(self, key: Key, tensor: Tensor, matrix: Tensor, q: Tensor) -> None:
         self.key, self.tensor, self.matrix = key, tensor, matrix

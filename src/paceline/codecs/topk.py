@@ -18,8 +18,8 @@ from paceline.errors import UsageError
 class TopK(GatheredCodec):
     """Only the largest elements of a tensor and their indices are sent; the rest is added to the next step's tensor.
 
-    Largest means of largest magnitude. Workers gather all messages and add them. Infinities and NaN count as largest,
-    so they are sent. Stich et al. 2018, arXiv:1809.07599.
+    The largest elements are those of largest magnitude. Workers gather and decode all messages, and add the results.
+    Infinities and NaN count as largest, so they are sent. Stich et al. 2018, arXiv:1809.07599.
     """
 
     name: ClassVar[str] = "topk"

@@ -91,7 +91,7 @@ class ArrivalListener:
         self._comm.close()
 
     def _add(self, peer: int, tag: int) -> None:
-        """Store the message that a peer has announced, unless an earlier receive from this peer has claimed it."""
+        """Record that a peer has announced a message, unless an earlier receive from this peer claimed the message."""
         with self._lock:
             if self._claimed[peer, tag] > 1:
                 self._claimed[peer, tag] -= 1

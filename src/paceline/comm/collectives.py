@@ -1,4 +1,4 @@
-"""Default methods of communication backends: collectives that consist of messages, and vectors in private memory.
+"""Defaults for communication backends: collectives that consist of messages, and vectors in private memory.
 
 A communication backend (comm) overrides the methods for which it has a faster implementation.
 """
@@ -147,8 +147,8 @@ class Reduction:
     def start(self, begin: int, end: int, fill: Callable[[], None] | None = None) -> Work:
         """Start to sum the range `begin:end` over all workers, and return the work to wait for.
 
-        Every worker must start the same ranges in the same order. `fill` writes this worker's contribution to `own`
-        before the sum; `fill` may be called in another thread.
+        Every worker must start the same ranges in the same order. If `fill` is passed, it is called before the sum,
+        possibly in another thread. It must fill `own[begin:end]` with this worker's values.
         """
         if fill is not None:
             fill()
@@ -171,7 +171,7 @@ class Reduction:
 
 
 class SharedVector:
-    """A vector of which each worker writes its own slices, and gets the other slices by `gather`.
+    """A vector that all workers fill: each worker writes its own slices, and gets the other slices by `gather`.
 
     In this class each worker has its own copy of the vector. A comm with shared memory provides a subclass in which all
     workers use the same memory.
@@ -186,8 +186,8 @@ class SharedVector:
     def gather(self, ranges: Sequence[tuple[int, int]]) -> None:
         """All-gather each range `(begin, end)` of the vector.
 
-        A range is divided into equal slices, one per worker, in order of rank. Every worker has written its own slice
-        before the call, and receives the other slices.
+        A range is divided into equal slices, one per worker, in order of rank. Every worker must write its own
+        slice before the call. The call provides the other slices.
         """
         for begin, end in ranges:
             size = (end - begin) // self.comm.world_size

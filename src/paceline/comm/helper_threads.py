@@ -46,7 +46,7 @@ class HelperThreads:
         self._jobs.put(job)
 
     def share(self, job: Job, count: int) -> None:
-        """Let up to `count` threads, but not the ordered thread, call `job`, the method `run` of a SharedJob."""
+        """Let up to `count` threads other than the ordered thread call `job`, which is a SharedJob's method `run`."""
         for _ in range(min(count, self.size - 1)):
             self._shared_jobs.put(job)
 

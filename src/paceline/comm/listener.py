@@ -17,7 +17,7 @@ LAUNCH_S = 20e-6  # a shorter call only started the operation
 
 
 class CommListener(Protocol):
-    """Interface of objects to which a comm reports completed operations, and intervals in which they block the worker.
+    """Interface to which a comm reports completed operations, and intervals in which operations block the worker.
 
     Times are those of `time.perf_counter`, in seconds. `number` is the index of an operation among the worker's
     collectives or, for a message, among the worker's messages with the same peer, tag and direction. An operation
@@ -117,7 +117,7 @@ class BackgroundWork:
     completed: float | None = None  # time of completion; None if it is not known (yet)
 
     def watch(self) -> None:
-        """Arrange that `completed` is set when the work is complete, and return at once. By default do nothing."""
+        """Arrange that `completed` is set when the work is complete, and return immediately. By default do nothing."""
 
 
 class ObservedWork:

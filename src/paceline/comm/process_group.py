@@ -19,9 +19,9 @@ _SUM_TYPES = _MEAN_TYPES | {torch.uint8, torch.int8, torch.int16, torch.int32, t
 class CommGroup(dist.ProcessGroup):
     """A process group that runs most collectives of dense CPU tensors on its own comm, and everything else on gloo.
 
-    The comm runs sums, means, and collectives that only move bytes. Gloo runs other reductions, messages, all-to-all,
-    and collectives of sparse tensors and of other devices. Without gloo, messages and all-to-all raise RuntimeError;
-    the other operations that gloo would run raise NotImplementedError.
+    The comm runs sums, averages, and collectives that only move bytes. Gloo runs messages, all-to-all, other
+    reductions, and collectives of tensors that are sparse or on other devices. Without gloo, messages and all-to-all
+    raise RuntimeError; the other operations that gloo would run raise NotImplementedError.
     """
 
     def __init__(self, comm: Comm, gloo: Any = None) -> None:
@@ -38,7 +38,7 @@ class CommGroup(dist.ProcessGroup):
     def getBackendName(self) -> str:
         return "paceline"
 
-    # Sums and means.
+    # Sums and averages.
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
         opts = opts or dist.AllreduceOptions()

@@ -2,8 +2,8 @@
 
 A collective divides tensors into pieces of 1 to 8 MiB. In an all-reduce, a worker copies its piece into shared memory,
 sums its own slice of the piece over all workers, and copies the sums of all slices to its tensor. Counters in shared
-memory, each with one writer, tell how far each worker is. Gradients that are stored in shared memory (`reduction`) are
-not copied there, and their sum is not copied to private memory if it may be read in place.
+memory, each with one writer, tell how far each worker is. Gradients that are in shared memory from the start need no
+copy into it (see `reduction`). If their sum may be read in place, it is not copied to private memory either.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from paceline.comm.shm_reduction import ShmReduction, ShmSharedVector, Threads
 from paceline.comm.shm_sync import Collective, Counters, ShmWaiter
 from paceline.errors import RunError
 
-STAGES = 3  # pieces in shared memory at once: a worker may still read one while others write the next two
+STAGES = 3  # pieces in shared memory at a time: a worker may still read one while others write the next two
 PIECE_BYTES = 1 << 20  # a piece stays in the cache until peers read it
 LONG_PIECE_BYTES = 8 << 20  # size if workers share cores, as each piece then costs two context switches
 STAGES_BYTES = 192 << 20  # limit of the memory for all pieces of all workers, if pieces are long
@@ -104,7 +104,7 @@ class ShmComm(Comm):
     def wire_factors(cls, op: str, peer: int | None, rank: int, world_size: int) -> tuple[float, float]:
         """Return how many bytes a worker writes to and reads from shared memory, per byte of the tensor.
 
-        Data that several peers read counts as written once.
+        If several peers read the same data, it is counted as written only once.
         """
         others = world_size - 1
         if not others and op not in ("send", "recv"):

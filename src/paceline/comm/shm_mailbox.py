@@ -219,7 +219,7 @@ class _Outbox:
     def _room(self, nbytes: int) -> int:
         """Reserve memory in the buffer for a piece of `nbytes` bytes; return the offset, or -1 if there is no room.
 
-        If the buffer is empty, the offset is 0, because that memory is in the cache.
+        If the buffer is empty, the offset is 0, because the start of the buffer is probably in the CPU's cache.
         """
         tail = self._channel.words[MailboxChannel.TAIL]
         for _ in range(tail - self._tail):

@@ -213,7 +213,8 @@ class Collective(NamedTuple):
 class Counters:
     """Counters of each worker's progress, which never decrease; each worker writes only its own cache line.
 
-    A counter holds the number of a piece of a tensor (in a comm) or of a range of a vector (in a reduction).
+    In a comm, a counter holds the index of a piece of a tensor. In a reduction, it holds the index of a range of a
+    vector.
     """
 
     # Kinds: the worker has written its data; it has summed its slice; it no longer reads the memory.
@@ -253,7 +254,7 @@ class Counters:
     # For each piece, a worker publishes which collective it has called, and compares it with those of its peers.
 
     def mark_ready(self, number: int, collective: Collective) -> None:
-        """Publish that this worker has called `collective`, and has written its data, if any, of piece `number`."""
+        """Publish that this worker has called `collective`, and has no more data to write for piece `number`."""
         self._words[self._mine + self.COLLECTIVES + number % self.NUM_COLLECTIVES] = collective.packed()
         self.publish(self.READY, number)
 

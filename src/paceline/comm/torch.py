@@ -219,8 +219,8 @@ class CountedGroup(dist.ProcessGroup):
     """A process group for torch's DistributedDataParallel: it counts traffic and forwards calls to another group.
 
     Traffic is counted in this wrapper because DDP accepts only one communication hook, which gradient compression may
-    need. Integer tensors are DDP's own bookkeeping (shapes, order of buckets) and are not counted. DDP waits in C++, so
-    its operations are stored in `comm.launched` until backward ends.
+    need. Integer tensors are DDP's own bookkeeping (shapes, order of buckets) and are not counted. This class cannot
+    time DDP's waits, which happen in C++, so it stores operations in `comm.launched` until `Comm.settle` reports them.
     """
 
     def __init__(self, comm: Comm, group: Any) -> None:

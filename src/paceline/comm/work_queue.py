@@ -35,14 +35,14 @@ class WorkQueue:
     def start(self, what: str, do: Callable[[], None], result: list[Any], *, is_blocking: bool) -> QueuedWork:
         """Run the operation `do` now if the caller waits for it anyway and no other operation is queued; else queue it.
 
-        `is_blocking` tells whether the caller waits for the operation at once, so that the operation may run in the
-        caller's thread. `result` is the result of the returned work. `what` is the operation's name in error messages.
+        `is_blocking` tells whether the caller immediately waits for the operation, which may then run in the caller's
+        thread. `result` is the result of the returned work. `what` is the operation's name in error messages.
         """
         if is_blocking and threading.current_thread() is self._thread:
             raise RuntimeError(f"{what} in a callback of another operation would wait for itself; use async_op=True")
         work = QueuedWork(what, do, result)
         if self._failure is not None:
-            work.finish(self._failure)  # at once, even if the running operation blocks for long
+            work.finish(self._failure)  # immediately, even if the running operation blocks for long
             return work
         with self._lock:
             if not (is_blocking and self._num_waiting == 0):

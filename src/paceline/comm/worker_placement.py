@@ -14,8 +14,8 @@ AUTO = "auto"
 def choose_comm(*, num_workers: int, num_nodes: int = 1, device: str = "cpu") -> str:
     """Return the name of the comm for a placement of workers.
 
-    On the CPU, several workers on one node use shm. Workers on several nodes use hierarchical if some node has more
-    than one worker. In all other cases, and if this machine does not support the chosen comm, workers use torch.
+    On the CPU, several workers on one node use `shm`. Workers on several nodes use `hierarchical` if some node has more
+    than one worker. In all other cases, and if this machine does not support the chosen comm, workers use `torch`.
     """
     preferred = "torch"
     if device == "cpu" and num_workers > 1:

@@ -49,7 +49,7 @@ class Augmentation:
 class InMemory(Dataset):
     """Data set of uint8 images (samples, channels, height, width) and their classes.
 
-    The random choices of an epoch are drawn for all samples at once, so that a sample depends only on seed, epoch and
+    The random choices of an epoch are drawn for all samples together, so that a sample depends only on seed, epoch and
     index, not on its batch.
     """
 

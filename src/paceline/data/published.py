@@ -44,7 +44,7 @@ class PublishedDataset:
     archive: Mapping[str, Pin] = field(default_factory=dict)  # the archive with all files, if there is one
 
     def find(self, directory: Path) -> dict[str, Path]:
-        """Return the paths of existing files by their keys in `files`. Plain files are preferred to compressed ones."""
+        """Return the path of each existing file, by key in `files`. Plain files are preferred to compressed ones."""
         paths = {}
         for file, forms in self.files.items():
             for path in (directory / folder / form for form in forms for folder in self.folders):

@@ -36,7 +36,7 @@ class Accesses:
         return {level: self.total(level) * getattr(chip.energy, level) for level in LEVELS}
 
     def times(self, count: int) -> Accesses:
-        """Return the accesses of `count` equal groups of a layer, as integers; this object has those of one group."""
+        """Given the accesses of one group of a layer, return those of `count` equal groups, as integers."""
         levels = {level: {kind: int(words) * count for kind, words in getattr(self, level).items()} for level in LEVELS}
         return Accesses(**levels)
 

@@ -26,7 +26,7 @@ from paceline.errors import UsageError
 
 @dataclass(frozen=True)
 class Tiles:
-    """Sizes of a tile: the outputs whose partial sums are in the buffer at once.
+    """Sizes of a tile. A tile is the outputs whose partial sums are in the buffer at the same time.
 
     The sizes are numbers of filters (m), images (n) and output rows (e). Each field is an array with one value per
     candidate, which is a choice of block and tile sizes.
@@ -212,7 +212,7 @@ def _with_tiles(
 ) -> tuple[tuple[Any, ...], Tiles]:
     """Return the sizes of blocks and tiles for all combinations that fit into the buffer.
 
-    A block is what the PEs compute at once; a tile is the outputs whose partial sums are in the buffer at once.
+    The PEs compute one block at a time. A tile is the outputs whose partial sums are in the buffer at the same time.
     `needs(*block, num_images, input_rows)` returns three numbers: the smallest number of filters of a tile, the words
     that the buffer holds besides partial sums, and the additional words per filter. A tile has all filters if their
     partial sums fit into the buffer. Otherwise, its number of filters is the largest multiple of the smallest number

@@ -38,8 +38,7 @@ def read_matrix(text: str, what: str) -> Matrix:
     """Return the matrix of 2, 3 or 4 dimensions that the value of a command-line option describes.
 
     `text` is rows such as `1 3 9; 4 5 6`, nested JSON lists, `random:3x8x8` (`random:3x8x8:7` for seed 7), or the name
-    of a .npy, .csv or .json file. `what` is the name of the option for error messages. Raises UsageError for anything
-    else.
+    of a .npy, .csv or .json file. Other text raises UsageError. `what` is the name of the option for error messages.
     """
     stripped = text.strip()
     if not stripped:
@@ -104,7 +103,7 @@ def _read_npy(path: Path, what: str) -> Matrix:
 def _random(sides: list[int], seed: int, what: str) -> Matrix:
     """Return a matrix with the shape `sides` and random integers from -9 to 9, which are easy to check by hand.
 
-    The option's name `what` is part of the seed, so two options with the same seed get different numbers.
+    The generator depends on `seed` and the option's name `what`: two options with equal `seed` get different numbers.
     """
     if 0 in sides:
         raise UsageError(f"{what} has a side of length 0 in {'x'.join(map(str, sides))}")
@@ -211,7 +210,7 @@ class Operands:
     """Padded images and filters of a convolution.
 
     The axes of `images` are (image, channel, row, column), and those of `filters` (filter, channel, row, column).
-    `has_batch` and `has_filters` say whether the user expects the axes of images and filters in the output.
+    If `has_batch` is true, the user expects the image axis in the output; if `has_filters` is true, the filter axis.
     """
 
     images: Matrix
@@ -221,7 +220,7 @@ class Operands:
     has_filters: bool
 
     def without_added_axes(self, output: Matrix) -> Matrix:
-        """Return an output without the axes of images and filters that the user does not expect."""
+        """Remove the image axis and the filter axis from an output, each only if the user does not expect it."""
         without_batch = output if self.has_batch else output[0]
         return without_batch if self.has_filters else without_batch[..., 0, :, :]
 

@@ -95,7 +95,7 @@ class Placement:
 
     @property
     def num_side_by_side(self) -> int:
-        """Number of strips computed at once."""
+        """Number of strips that are computed side by side."""
         return min(self.slots[0] * self.slots[1], self.num_strips)
 
     @property
@@ -104,7 +104,7 @@ class Placement:
 
     @cached_property
     def places(self) -> list[tuple[int, int]]:
-        """Row and column in the array of every PE that at least one pass uses."""
+        """For each PE that at least one pass uses: its row and its column in the array."""
         widest: dict[tuple[int, int], int] = {}
         for strip in itertools.chain.from_iterable(self._batches()):
             corner = (strip.array_row, strip.array_column)
@@ -117,13 +117,13 @@ class Placement:
 
     @property
     def num_sets_side_by_side(self) -> int:
-        """Number of logical sets that are computed at once, rounded up; a set consists of one or more strips."""
+        """Number of logical sets that are computed side by side, rounded up; a set consists of one or more strips."""
         per_set = math.ceil(self.shape.output_height / self.strip_columns)
         return math.ceil(self.num_side_by_side / per_set)
 
     @property
     def num_logical_pes(self) -> int:
-        """Number of PEs of a logical set (kernel rows x output rows), times the number of sets computed at once."""
+        """Number of PEs of a logical set (kernel rows x output rows), times the number of sets side by side."""
         return self.shape.kernel_height * self.shape.output_height * self.num_sets_side_by_side
 
     @property
@@ -164,7 +164,7 @@ class Placement:
                 cycle += self.schedule(one).cycles
 
     def _batches(self) -> Iterator[tuple[Strip, ...]]:
-        """Yield tuples of the strips that are computed at once."""
+        """Yield tuples of the strips that are computed side by side."""
         work = itertools.product(
             range(self.shape.num_images),
             range(self.shape.num_filters),

@@ -170,8 +170,8 @@ def total_cycles(parts: dict[str, Amount]) -> Amount:
 def _busy_sets(whole: int, inner: Amount, sets: Amount) -> Amount:
     """Return the number of busy sets of PEs, summed over all rounds.
 
-    `whole` filters or channels are divided into rounds. In each round, `sets` sets compute `inner` filters or channels
-    each. The last round may need fewer sets.
+    `whole` is the number of filters or channels, which are divided into rounds. In a round, each of several sets (their
+    number is the argument `sets`) computes `inner` filters or channels. The last round may need fewer sets.
     """
     return whole // (inner * sets) * sets + np.minimum(whole % (inner * sets), sets)
 
@@ -301,8 +301,8 @@ def _pe_choices(shape: Shape, chip: Chip) -> Iterator[tuple[int, int]]:
 def _set_choices(shape: Shape, chip: Chip) -> Iterator[tuple[int, int, int]]:
     """Yield triples (e, r, t) of values from `part_sizes` for which the array has enough PEs.
 
-    A set has e columns of PEs, one per output row. There are r sets on different channels, times t sets on different
-    filters. A set wider than the array is split, and its parts are placed below each other.
+    A set has e columns of PEs, one per output row. There are r x t sets: for each of t groups of filters, r sets work
+    on different channels. A set wider than the array is split, and its parts are placed below each other.
     """
     down = chip.rows // shape.kernel_height
     for e in part_sizes(shape.output_height, shape.output_height):

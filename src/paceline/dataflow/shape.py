@@ -70,7 +70,7 @@ class ConvAxis:
         return (outputs - 1) * self.step + self.kernel
 
     def read_in_strips(self, part: Amount) -> Amount:
-        """Return the number of pixels that all strips of `part` outputs read together, padding included.
+        """Return the number of pixels that strips of `part` outputs read, summed over all strips, padding included.
 
         A pixel that two strips read counts twice.
         """
@@ -78,7 +78,7 @@ class ConvAxis:
         return (self.outputs - strips) * self.step + strips * self.kernel
 
     def real_in_strips(self, part: Amount) -> Amount:
-        """Return the number of pixels that all strips of `part` outputs read together, without padding.
+        """Return the number of pixels that strips of `part` outputs read, summed over all strips, without padding.
 
         A pixel that two strips read counts twice.
         """
@@ -90,16 +90,17 @@ class ConvAxis:
         return self._real(self.outputs)
 
     def blocks_in_strips(self, block: Amount, part: Amount) -> Amount:
-        """Return the number of blocks of `block` pixels that all strips of `part` outputs read together.
+        """Return the total number of blocks that all strips read. A strip is a group of `part` outputs.
 
-        The pixels that a strip reads, without padding, are divided into blocks; the last block may be smaller.
+        The pixels that a strip reads, without padding, are divided into blocks of `block` pixels. The last block of a
+        strip may be smaller.
         """
         return _for_each(self._blocks, block, part)
 
     def outputs_of_blocks(self, block: Amount, part: Amount) -> Amount:
         """Return the number of outputs that read a block of pixels, summed over all blocks.
 
-        The pixels that each strip of `part` outputs reads are divided into blocks of `block` pixels, as in
+        A strip has `part` outputs. The pixels that it reads are divided into blocks of `block` pixels, as in
         `blocks_in_strips`. For each block, only outputs of the block's own strip are counted.
         """
         return _for_each(self._outputs_of_blocks, block, part)
@@ -120,7 +121,7 @@ class ConvAxis:
         return int(((end - 1) // block - start // block + 1)[end > start].sum())
 
     def _num_first_read(self, part: int) -> NDArray[np.int64]:
-        """Return, for each output, how many of the pixels that it reads no earlier output of its strip reads.
+        """Return, for each output, the number of its pixels that earlier outputs of its strip do not read.
 
         A strip has `part` outputs. Padding is not counted.
         """
@@ -129,7 +130,7 @@ class ConvAxis:
         return new
 
     def _num_last_inside(self, count: int) -> NDArray[np.int64]:
-        """Return, for each output, how many of the last `count` pixels that the output reads are not padding."""
+        """For each output, take the last `count` pixels that it reads, and return how many of them are not padding."""
         ends = np.arange(self.outputs, dtype=np.int64) * self.stride + self.kernel
         within = np.minimum(ends, self.padding + self.size) - np.maximum(ends - count, self.padding)
         return np.asarray(np.maximum(within, 0))

@@ -50,7 +50,7 @@ class PEArray:
         return np.asarray(self.inputs[:, :, :, lane, tap : end : self._stride])
 
     def multiply(self, lane: int, tap: int) -> Matrix:
-        """Return, for each PE and output, the product of the weight at position `tap` of row `lane` and its input."""
+        """Return, for each PE and output, the weight at position `tap` of row `lane` times the input from `window`."""
         return np.asarray(self.filters[:, :, None, lane, tap, None] * self.window(lane, tap))
 
 
@@ -195,7 +195,7 @@ class Simulation:
                 record.partial_sums.append(pes.partial_sums)
 
     def _sum_columns(self, record: Record, *, is_recorded: bool) -> None:
-        """Add the partial sums of all rows and of previous folds in the first PE of each column."""
+        """Add up, in the first PE of each column, the partial sums of all rows and those of previous folds."""
         pes = record.pes
         first, *others = (pes.partial_sums[:, row] for row in range(pes.partial_sums.shape[1]))
         if record.carried is not None:

@@ -79,7 +79,7 @@ class Schedule:
 
     @property
     def adder_busy(self) -> NDArray[np.bool_]:
-        """For each cycle of the pass, whether the first PE of a column is busy."""
+        """For each cycle of the pass: whether the first PE of a column is busy."""
         return self._busy(self._adder_spans)
 
     @cached_property

@@ -35,7 +35,7 @@ def check_trace_file(target: str) -> None:
 
 
 def check_trace(simulation: Simulation, target: str) -> None:
-    """Raise UsageError if the trace would be too large, without running the simulation."""
+    """Raise UsageError if the trace would be too large. The simulation is not run."""
     sizes = {"events": count_events(simulation)}
     if Path(target).suffix.lower() == ".vcd":
         sizes["cycles"] = simulation.cycles
@@ -198,7 +198,7 @@ class _ChangeWriter:
         self._file.writelines(self._pending.values())
 
     def _advance(self, time: int) -> None:
-        """Advance to `time`. At the end of every operation up to then, mark its unit as idle."""
+        """Advance to `time`. For every operation that ends by then, write that its unit becomes idle at its end."""
         while self._ends and self._ends[0][0] <= time:
             end, key = heapq.heappop(self._ends)
             if self._until.get(key) == end:

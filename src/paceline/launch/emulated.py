@@ -55,7 +55,7 @@ class EmulatedNodes(ProcessHost):
     """Starts process r on emulated node r. If there are fewer nodes than processes, consecutive processes share a node.
 
     The launching process is outside the nodes' network, so worker 0 hosts the rendezvous store. Workers are still
-    children of the launching process, and a socket pair connects each of them to it.
+    children of the launching process, and a socket pair connects each worker to that process.
     """
 
     def __init__(self, config: ClusterConfig, num_processes: int) -> None:

@@ -170,8 +170,8 @@ class ProcessPool(WorkerPool):
     def _collect(self, task: Task, active: list[int], on_event: Callable[[Event], None]) -> dict[int, Any]:
         """Wait until all processes have replied, and return their results by rank.
 
-        If a process dies or raises, raise WorkerError at once. If a process only reports that it lost its peers, wait
-        up to GRACE_S seconds for a message from the process that caused the loss, then raise WorkerError.
+        If a process dies or raises, raise WorkerError immediately. If a process only reports that it lost its peers,
+        wait up to GRACE_S seconds for a message from the process that caused the loss, then raise WorkerError.
         """
         pipes: dict[MessageChannel, int] = {self._processes[index].pipe: index for index in active}
         results: dict[int, Any] = {}

@@ -34,7 +34,7 @@ class WorkerSlot:
 
 @dataclass
 class WorkerProcess:
-    """A worker process (or the ssh client connected to it), and this process's end of the pipe to the worker."""
+    """A worker process (or the ssh client connected to it), and the parent's end of the pipe to the worker."""
 
     popen: subprocess.Popen[bytes]
     pipe: MessageChannel

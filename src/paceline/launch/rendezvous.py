@@ -27,7 +27,7 @@ CHUNK_BYTES = 4 << 20  # size of the largest value in the store; larger values a
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSlot:
-    """Position of a process in a task: number of the task in its pool, ranks, host, and address for its peers."""
+    """Position of a process in a task: the task's number in the pool, and the process's ranks, host and address."""
 
     job: int
     rank: int

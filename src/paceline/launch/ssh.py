@@ -28,7 +28,7 @@ from paceline.launch.remote_worker import MARK, difference, own_facts
 from paceline.text import plain_text
 
 CONNECT_S = 15  # longest wait of ssh for a connection
-BATCH = 8  # connections opened at once; ssh servers limit simultaneous logins
+BATCH = 8  # connections opened at the same time; ssh servers limit simultaneous logins
 MAX_LOGIN_BYTES = 1 << 16  # limit of what a login may print before the worker replies
 
 Facts = dict[str, str]  # versions of a worker's interpreter, and the address of its host

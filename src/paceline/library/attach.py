@@ -155,7 +155,7 @@ class Attachment:
         self._check_data()
 
     def _reset_unreached(self, reached: list[bool]) -> None:
-        """Replace the gradient of zeros by None for each parameter for which no worker had a gradient.
+        """If no worker had a gradient for a parameter, replace the zeros in its `grad` by None.
 
         With zeros, weight decay and momentum would change these parameters. `reached` has one value per parameter:
         whether this worker had a gradient for it before synchronisation. Raises RunError if workers are not in the same

@@ -60,7 +60,7 @@ class DataCheck:
 
 
 def check_alike(model: nn.Module, strategy: Strategy, comm: Comm) -> None:
-    """Raise UsageError if workers have different strategies, parameters or buffers, since they would deadlock.
+    """Raise UsageError if workers have different strategies, parameters or buffers, since training would deadlock.
 
     Parameters and buffers are compared by name, order, shape, dtype and requires_grad, not by value.
     """

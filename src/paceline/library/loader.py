@@ -32,8 +32,8 @@ _COPIED_ARGUMENTS = (
 def shard(loader: DataLoader[Any], *, seed: int = 0) -> ShardedLoader:
     """Return a loader over this worker's shard of the data. Pass a loader of the whole data set on every worker.
 
-    The loader's `batch_size` is that of one worker. If the loader shuffles, `seed` and the epoch determine the order of
-    the samples. Otherwise the samples keep their order. Each `iter()` starts the next epoch. At the end of
+    The loader's `batch_size` is the batch size of one worker. If the loader shuffles, `seed` and the epoch determine
+    the order of the samples. Otherwise the samples keep their order. Each `iter()` starts the next epoch. At the end of
     an epoch, the samples that do not fill a batch on every worker are divided among the workers, and each worker's
     gradients are weighted by its number of samples. If the loader has drop_last=True, or if fewer samples than workers
     remain, the remaining samples are dropped.

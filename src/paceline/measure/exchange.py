@@ -67,7 +67,7 @@ class Clock:
 def synchronise_clocks(comm: ExchangeComm) -> Clock:
     """Measure the offset of this worker's clock to rank 0's, and return this worker's `Clock`.
 
-    All workers must call this together. The clocks of all workers count from the same moment.
+    All workers must call this together. Each worker's `Clock` counts from the run's start on rank 0's clock.
     """
     with comm.uncounted():
         offset = _measure_offset(comm)

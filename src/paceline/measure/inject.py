@@ -90,8 +90,8 @@ def nap(seconds: float) -> None:
 class Injector(Observer):
     """Observer of the training loop that applies injections to this worker.
 
-    The injector also listens to the worker's comms for blocked times, because the factor of a slowdown applies only to
-    the time of a phase in which the worker is not blocked in communication.
+    The injector also listens to the worker's comms for blocked times, because the factor of a slowdown does not apply
+    to the time in which the worker is blocked in communication.
     """
 
     def __init__(

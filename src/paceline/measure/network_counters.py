@@ -39,7 +39,7 @@ _WITH_SENT = 216
 class Traffic:
     """Byte counts of TCP connections.
 
-    `sent_bytes` and `received_bytes` count payload, and count payload that is sent again after a loss only once.
+    `sent_bytes` and `received_bytes` count payload. If payload is sent again after a loss, it is counted only once.
     """
 
     sent_bytes: int = 0
@@ -69,7 +69,7 @@ class Connections:
     """
 
     def __init__(self) -> None:
-        # PyDLL keeps the GIL: these calls return at once, and releasing it would take longer.
+        # PyDLL keeps the GIL: these calls return immediately, and releasing it would take longer.
         self._libc: Any = ctypes.PyDLL(None, use_errno=True)
         self._info = ctypes.create_string_buffer(_INFO_BYTES)
         self._word = ctypes.c_uint64()
@@ -140,9 +140,9 @@ def _traffic(info: bytes, size: int, header_bytes: int) -> Traffic:
 def is_in_own_namespace() -> bool:
     """Return whether this process has its own network namespace, as in an emulated node.
 
-    The result is True if an ancestor process is in another network namespace. Because ancestors may be unreadable, the
-    result is also True if the network namespace belongs to this process's own user namespace, as with `unshare` and
-    rootless containers.
+    The result is True if an ancestor process is in another network namespace. Because not all ancestors are readable,
+    there is a second test: the result is also True if the network namespace belongs to this process's own user
+    namespace, as with `unshare` and rootless containers.
     """
     try:
         own = os.readlink("/proc/self/ns/net")

@@ -84,7 +84,7 @@ class Observers:
     ) -> None:
         """Combine the observers `members`.
 
-        `synchronize` waits for an asynchronous device, so that a phase includes the work that it started there. If
+        `synchronize` waits for an asynchronous device, so that each phase includes its work on the device. If
         `steps_per_block` is not 0, steps form blocks of this size, and observers run only in some of the blocks (see
         `is_measured`).
         """

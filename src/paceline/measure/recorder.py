@@ -198,7 +198,7 @@ class ProgressObserver(Observer):
             self._emit_event("log" if is_log else "progress", now)
 
     def steps_end(self) -> None:
-        """Emit a last event, since the run may be short, or may end early at its target accuracy."""
+        """Emit a final event, because `step_ends` may have emitted none for the last step."""
         if self._last is not None:
             self._emit_event("progress", self._recent[-1].end)
 

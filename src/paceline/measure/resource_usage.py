@@ -141,7 +141,7 @@ class CudaGpu:
         self._has_pynvml = find_spec("pynvml") is not None
 
     def read(self) -> tuple[float | None, int]:
-        """Return the device's utilisation in percent, and its memory reserved by torch in bytes."""
+        """Return the device's utilisation in percent, and how many bytes of its memory torch has reserved."""
         use = float(self._cuda.utilization(self._device)) if self._has_pynvml else None
         return use, int(self._cuda.memory_reserved(self._device))
 

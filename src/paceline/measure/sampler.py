@@ -187,8 +187,8 @@ def _columns_of(rank: int, rows: Sequence[Json]) -> WorkerResources:
 def summarise_network(workers: Sequence[WorkerReport]) -> NetworkUse | None:
     """Return the bytes that each worker sent and received in the training steps.
 
-    The result is None if all workers lack the kernel's counts. Payload over the network is given as counted by the
-    kernel, as counted by the comm and as predicted by the strategy. Bytes through shared memory have a separate field.
+    The result is None if all workers lack the kernel's counts. For payload over the network, the result has the
+    kernel's count, the comm's count and the strategy's prediction. Bytes through shared memory have a separate field.
     """
     rows = [_network_row(worker) for worker in workers]
     return NetworkUse(per_worker=rows) if any(row.kernel_sent_bytes is not None for row in rows) else None

@@ -152,7 +152,7 @@ def split_step(
 
 
 def _overlappable(ops: list[CommOp], transfers: list[Interval], updating: Intervals) -> Intervals:
-    """Return the intervals of the transfers, in which computation is classified as overlap.
+    """Return the parts of the transfers during which computation counts as overlap.
 
     `updating` has the optimiser phases. If a transfer began in an optimiser phase, its time in that phase is excluded,
     because a strategy that communicates in the optimiser step does not hide its communication behind forward or
@@ -227,7 +227,7 @@ class WorkerSum:
         sums, steps = self.sums, self.sums["steps"]
         parts = {part: sums[part] / steps for part in PARTS}
         moved_s = parts["overlap_s"] + parts["communication_s"]
-        moved_bytes = max(sums["sent_bytes"], sums["received_bytes"])  # both directions run at once
+        moved_bytes = max(sums["sent_bytes"], sums["received_bytes"])  # both directions run simultaneously
         return SplitMean(
             step_s=sums["step_s"] / steps,
             **parts,
@@ -265,7 +265,7 @@ class SplitSum:
             self._workers.setdefault(rank, WorkerSum()).add(quantities, num_steps_represented(step))
 
     def result(self) -> Split | None:
-        """Return means over the steps, by worker and in total, or None if no step was measured."""
+        """Return averages per step, for each worker and over all workers, or None if no step was measured."""
         if not self._workers:
             return None
         total = WorkerSum()

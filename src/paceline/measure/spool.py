@@ -193,9 +193,9 @@ class Spool:
 
 
 def recover(folder: Path) -> None:
-    """Convert the spool files that killed workers left in `folder`, and delete them.
+    """Append the rows of each spool file in `folder` to the worker's file as JSON lines, and delete the spool file.
 
-    The rows of each spool file are appended to the worker's file as JSON lines.
+    A spool file remains in `folder` if its worker was killed.
     """
     for spool in sorted(folder.glob(f"*{SUFFIX}")):
         with spool.open("rb") as file:

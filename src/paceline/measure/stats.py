@@ -71,7 +71,7 @@ def interval95_of_median(values: Sequence[float], *, num_together: int = 1) -> t
     """Return a distribution-free confidence interval of at least 95 % for the median.
 
     If `num_together` such intervals are computed, the probability that all of them hold is at least 95 % (Bonferroni).
-    For very few values, the interval spans all of them, and its confidence can be lower.
+    For very few values, the interval reaches from the smallest to the largest value, and its confidence can be lower.
     """
     ordered = sorted(values)
     count, allowed = len(ordered), 0.025 / num_together

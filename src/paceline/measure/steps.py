@@ -56,11 +56,11 @@ def check_within(steps: StepRange, total_steps: int, option: str) -> None:
 
 
 def num_steps_represented(step: int) -> int:
-    """Return how many steps a recorded step stands for in means: itself and the unrecorded steps after it.
+    """Return how many steps a recorded step represents in averages: itself and the unrecorded steps after it.
 
-    The number is 1 below FULL_STEPS, because the spans of every step are recorded. It doubles at FULL_STEPS, at two
-    times FULL_STEPS, at four times FULL_STEPS and so on, so that every doubling of a run's length adds the same number
-    of recorded steps.
+    For steps before FULL_STEPS, the number is 1, because the spans of all these steps are recorded. It doubles at
+    FULL_STEPS, at two times FULL_STEPS, at four times FULL_STEPS and so on, so that every doubling of a run's length
+    adds the same number of recorded steps.
     """
     return 1 << (step // FULL_STEPS).bit_length()
 
@@ -219,12 +219,12 @@ class Arrivals:
                 self._ops.pop(identity, None)
 
     def last(self, key: Key, rank: int, end_s: float) -> Arrival | None:
-        """Return which worker called the operation `key` of worker `rank` last, and when.
+        """Return the worker that was the last to call an operation, and the time of its call.
 
-        Only worker `rank` and the workers that its operation needs are considered. Return None if no other worker is
-        known to have called the operation. Calls of other workers after `end_s`, the end of the operation on worker
-        `rank`, are excluded, because the worker did not wait for them: a message can be buffered, and senders of a
-        gather need not wait for its root.
+        `key` identifies the operation on worker `rank`, and `end_s` is the time at which it ends there. Only calls by
+        worker `rank` and by the workers that its operation needs are considered. Calls by other workers after `end_s`
+        are ignored, because worker `rank` did not wait for them: a message can be buffered, and the senders of a gather
+        need not wait for its root. Return None if no call by another worker remains.
         """
         ops = self._ops.get(_identity(key, rank), {})
         needs_root_only = key.op in ("broadcast", "gather", "scatter") and key.peer is not None and rank != key.peer
@@ -236,11 +236,11 @@ class Arrivals:
         return max(arrivals) if any(arrival.rank != rank for arrival in arrivals) else None
 
     def transfer(self, op: CommOp, rank: int) -> Interval:
-        """Return the interval in which worker `rank`'s operation could move bytes.
+        """Return the interval in which the operation `op` of worker `rank` could transfer bytes.
 
-        The interval begins when the last worker calls the operation (see `last`), and ends with the operation. A comm
-        may notice that a send is complete only when it polls the send, several steps later. A send's interval therefore
-        ends no later than the peer's receive of the message.
+        The interval begins when the last worker calls the operation (see `last`), and ends when the operation ends on
+        worker `rank`. The recorded end of a send can be several steps late, because a comm may notice it only when it
+        polls the send. A send's interval therefore ends when the peer has received the message, if that is earlier.
         """
         arrival = self.last(op.key, rank, op.end_s)
         end_s = op.end_s

@@ -96,8 +96,8 @@ def _judge(rank: int, blocks: Mapping[int, list[Block]], num_steps: int) -> Stra
 def _excess(own: list[Block], others: list[list[Block]], phase: str) -> tuple[float, list[float]]:
     """Return the other workers' typical time in a phase, and for each block how much longer this worker takes.
 
-    Times are in seconds. The typical time in a block is the median of the other workers. The returned typical time is
-    the median of all blocks.
+    Times are in seconds. The typical time in a block is the median of the other workers' times. The returned typical
+    time is the median over all blocks.
     """
     usual = [statistics.median(theirs[index][phase] for theirs in others) for index in range(len(own))]
     return statistics.median(usual), [block[phase] - theirs for block, theirs in zip(own, usual, strict=True)]

@@ -1,6 +1,6 @@
 """Convert the records of all workers to events of one trace, in which each worker is a process.
 
-Arrows between the processes show messages, and which worker called a collective last.
+Arrows between the processes show messages. For a collective, they show which worker the other workers waited for.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def _message_identity(one: DrawnOperation) -> tuple[int, int, int, int]:
 
 
 def _collective_arrows(drawn: Sequence[DrawnOperation], arrows: Arrows) -> Iterator[Event]:
-    """Yield arrows from the worker that called a collective last to the workers that waited for this worker."""
+    """For each collective, yield an arrow to every worker that waited, from the worker that it waited for."""
     collectives: dict[tuple[str, int], list[DrawnOperation]] = defaultdict(list)
     for one in drawn:
         if one.line["op"] not in MESSAGES:
@@ -204,10 +204,10 @@ def _collective_arrows(drawn: Sequence[DrawnOperation], arrows: Arrows) -> Itera
 
 
 def _last_and_waiting(members: list[DrawnOperation]) -> tuple[DrawnOperation, list[DrawnOperation]]:
-    """Return the operation of the worker that called a collective last, and the operations of the waiting workers.
+    """Return the operation of the worker that was the last to call a collective, and those of the waiting workers.
 
-    In a broadcast or scatter, all workers wait for the root, so its operation is returned first, even if other workers
-    called later. In a gather, only the root waits.
+    In a broadcast or scatter, all workers wait for the root. The root's operation is therefore returned first, even if
+    other workers called later. In a gather, only the root waits.
     """
     op, root = members[0].line["op"], members[0].line["peer"]
     roots = [one for one in members if one.rank == root]
@@ -240,7 +240,7 @@ def _resource_counters(worker: WorkerLines) -> Iterator[Event]:
 
 
 def _samples_around(samples: Sequence[Line], begin_s: float, end_s: float) -> list[Line]:
-    """Return the samples from `begin_s` to `end_s`, the last sample before and the first sample after this period."""
+    """Return the samples from `begin_s` to `end_s`, the last one before `begin_s`, and the first one after `end_s`."""
     first = max((i for i, line in enumerate(samples) if line["time_s"] <= begin_s), default=0)
     last = min((i for i, line in enumerate(samples) if line["time_s"] >= end_s), default=len(samples) - 1)
     return list(samples[first : last + 1])

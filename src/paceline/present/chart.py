@@ -93,7 +93,7 @@ class Chart:
         return self._picks_of(self.initial)
 
     def options_of(self, number: int) -> list[str]:
-        """Return the options that the view with index `number` shows: one option for each choice."""
+        """Return the selected option of each choice (selector) for the view with index `number`."""
         return [choice.options[pick] for choice, pick in zip(self.choices, self._picks_of(number), strict=True)]
 
     def title_of(self, number: int) -> str:

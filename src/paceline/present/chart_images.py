@@ -115,6 +115,6 @@ def _with_file_names(charts: Sequence[Chart]) -> Iterator[tuple[str, Chart, int,
 def _file_name(text: str) -> str:
     """Return a label as at most 50 characters that are safe in a file name.
 
-    User text can then not name a folder or a device.
+    User text therefore cannot name a folder or a device.
     """
     return re.sub(r"[^a-z0-9.=]+", "-", text.lower().replace("%", "percent")).strip("-.")[:50]

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from paceline.present.numbers import (
     DASH,
+    PLUS_MINUS,
     TIMES,
     bounded,
     counted,
     drift,
     factor,
+    is_wide,
     megabytes,
     milliseconds,
     number,
@@ -22,6 +24,7 @@ from paceline.present.numbers import (
     time_interval,
     times,
     whole,
+    without_first,
 )
 from paceline.present.page_parts import Column, Table, Visibility
 from paceline.present.rows import ShownRow
@@ -29,10 +32,11 @@ from paceline.results import Row, RunResult, SplitMean, WorkerResult, WorkerSpli
 
 TERMINAL, MARKDOWN, NOTEBOOK, HTML = Visibility.TERMINAL, Visibility.MARKDOWN, Visibility.NOTEBOOK, Visibility.HTML
 NOWHERE = Visibility(0)
-MS = "Iteration, ms"  # the heading over several columns
+MS = "Step, ms"  # the heading over several columns
 RowColumn = Column[ShownRow]
 
-STEP_HELP = "mean over workers and steps, without the first {} (warm-up)"
+EXACT = ("exact: the same update as one worker with the whole batch",)
+SPEEDUP_HELP = "over one worker with the same global batch"
 ROLE_HELP = "time as a multiple of the fastest; baselines (one-worker and none) are not ranked"
 
 
@@ -45,6 +49,7 @@ def comparison_table(
         title=title,
         columns=_comparison_columns(rows),
         rows=rows,
+        definitions=EXACT if any(row.workers > 1 and row.guarantee == "EXACT" for row in rows) else (),
         places=places,
         keys=range(len(rows)),
         best=_best(rows),
@@ -54,11 +59,12 @@ def comparison_table(
 
 def speed_table(rows: Sequence[ShownRow]) -> Table[ShownRow]:
     """Return a table of times, verdicts, speed-ups and throughput of each strategy, for the HTML page."""
+    has_interval = any(row.iteration_mean_s_interval95 for row in rows)
     columns: list[RowColumn] = [
         _strategy_column(),
         _workers_column(HTML),
         Column("mean", lambda row: milliseconds(row.iteration_s.mean), group=MS),
-        Column("95 % interval", lambda row: time_interval(row.iteration_mean_s_interval95), group=MS),
+        *([_interval_column(HTML)] if has_interval else []),
         Column("p50", lambda row: milliseconds(row.iteration_s.p50), group=MS),
         Column("p90", lambda row: milliseconds(row.iteration_s.p90), group=MS),
         Column("p95", lambda row: milliseconds(row.iteration_s.p95), group=MS),
@@ -76,7 +82,7 @@ def speed_table(rows: Sequence[ShownRow]) -> Table[ShownRow]:
         id="speed-table",
         columns=columns,
         rows=rows,
-        notes=["In brackets: 95 % confidence intervals from interleaved repeats."],
+        notes=["In brackets: 95 % confidence intervals from interleaved repeats."] if has_interval else [],
         places=HTML,
         keys=range(len(rows)),
         best=_best(rows),
@@ -111,15 +117,16 @@ def _comparison_columns(rows: Sequence[ShownRow]) -> list[RowColumn]:
             lambda row: milliseconds(row.iteration_s.mean),
             group=MS,
             short="ms/step",
-            help=STEP_HELP.format(counted(rows[0].warmup_steps, "iteration")),
+            help=f"mean over workers and steps{without_first(rows[0].warmup_steps)}",
         ),
-        *_spread_columns(has_interval=any(row.iteration_mean_s_interval95 for row in rows)),
+        *_spread_columns(rows),
         Column("To fastest", _to_fastest, places=MARKDOWN | NOTEBOOK | HTML, help=ROLE_HELP),
         Column(
             "Speed-up",
             lambda row: factor(row.speedup),
             short="speed-up",
             places=TERMINAL | MARKDOWN if any(row.speedup is not None for row in rows) else NOWHERE,
+            help=SPEEDUP_HELP,
         ),
         Column(
             "Overlap",
@@ -151,11 +158,16 @@ def _comparison_columns(rows: Sequence[ShownRow]) -> list[RowColumn]:
             short="loss",
             importance=60,
             places=TERMINAL | MARKDOWN | HTML,
+            help="training loss at the end",
         ),
         Column("test", lambda row: number(row.final.test_loss, 3), group="Loss", places=NOTEBOOK | HTML),
         Column("train", lambda row: percentage(row.final.train_accuracy), group="Accuracy", places=HTML),
         Column(
-            "test", lambda row: percentage(row.final.test_accuracy), group="Accuracy", short="test", help="accuracy"
+            "test",
+            lambda row: percentage(row.final.test_accuracy),
+            group="Accuracy",
+            short="test",
+            help="test accuracy at the end",
         ),
         Column(
             "Replica drift",
@@ -183,28 +195,34 @@ def _workers_column(places: Visibility) -> RowColumn:
     return Column("Workers", _processes, short="workers", places=places)
 
 
-def _spread_columns(*, has_interval: bool) -> list[RowColumn]:
-    """Return the columns of the 95 % interval of the time per iteration.
+def _spread_columns(rows: Sequence[ShownRow]) -> list[RowColumn]:
+    """Return the columns of the 95 % interval of the step time.
 
     With a single repeat there is no interval; then a terminal shows the 95th percentile of the step times instead.
     """
-    return [
-        Column(
-            "95 %",
-            lambda row: plus_minus(row.iteration_mean_s_interval95, row.iteration_s.mean),
-            importance=50,
-            help="half of the 95 % confidence interval",
-            places=TERMINAL if has_interval else NOWHERE,
-        ),
-        Column("95 % interval", lambda row: time_interval(row.iteration_mean_s_interval95), group=MS, places=MARKDOWN),
-        Column(
+    times_s = [(row.iteration_mean_s_interval95, row.iteration_s.mean) for row in rows]
+    if not any(bounds for bounds, _ in times_s):
+        p95 = Column[ShownRow](
             "p95",
             lambda row: milliseconds(row.iteration_s.p95),
             importance=50,
-            help="95th percentile of steps",
-            places=NOWHERE if has_interval else TERMINAL,
-        ),
-    ]
+            help="95th percentile of the steps' times",
+            places=TERMINAL,
+        )
+        return [p95]
+    limit = f" (too wide: over {PLUS_MINUS}50 %)" if any(b and is_wide(b, mean) for b, mean in times_s) else ""
+    half = Column[ShownRow](
+        "95 %",
+        lambda row: plus_minus(row.iteration_mean_s_interval95, row.iteration_s.mean),
+        importance=50,
+        help=f"half of the 95 % confidence interval{limit}",
+        places=TERMINAL,
+    )
+    return [half, _interval_column(MARKDOWN)]
+
+
+def _interval_column(places: Visibility) -> RowColumn:
+    return Column("95 % interval", lambda row: time_interval(row.iteration_mean_s_interval95), group=MS, places=places)
 
 
 def _time_column(target: float | None) -> RowColumn:
@@ -278,12 +296,16 @@ def _to_fastest(row: ShownRow) -> str:
         return DASH
     if row.role:  # the row does not compete to be the fastest
         return row.role
-    return versus.verdict if versus.verdict in ("fastest", "no difference") else f"{times(versus.ratio)} {TIMES}"
+    verdict = _verdict(row)
+    return verdict if versus.verdict in ("fastest", "no difference") else f"{times(versus.ratio)} {TIMES}"
 
 
 def _verdict(row: ShownRow) -> str:
     """Return the verdict of a row against the fastest, or why the row does not compete, such as "one worker"."""
-    return row.role or (row.versus_fastest.verdict if row.versus_fastest else None) or DASH
+    verdict = row.versus_fastest.verdict if row.versus_fastest else None
+    if verdict == "fastest" and row.repeats == 1:
+        verdict = "fastest in one repeat"
+    return row.role or verdict or DASH
 
 
 def _ratio(row: ShownRow) -> str:
@@ -298,7 +320,7 @@ def _guarantee(row: Row) -> str:
 
 
 def _best(rows: Sequence[ShownRow]) -> int | None:
-    """Return the index of the fastest row, to highlight it, or None for a single row or rows that were not compared."""
+    """Return the index of the fastest row, or None if there is only one row or rows were not compared."""
     if len(rows) < 2:
         return None
     verdicts = [row.versus_fastest.verdict if row.versus_fastest else None for row in rows]

@@ -26,7 +26,7 @@ ONE_REPEAT_TEXT = "One repeat cannot tell small differences from noise; --repeat
 
 
 def headline(rows: Sequence[Row]) -> Finding:
-    """Return a finding that names the fastest strategy.
+    """Return a finding that names the fastest strategy, and says so if one worker is faster.
 
     If all strategies tie at 95 % confidence, the finding names all. If rows were not compared, because their workloads
     differ, the finding says so.
@@ -36,33 +36,69 @@ def headline(rows: Sequence[Row]) -> Finding:
         return Finding(
             f"{counted(len(rows), 'result')} with different workloads: no fastest strategy.", kind="headline"
         )
-    where = _where(competing)
-    if len(competing) == 1:
-        return Finding(f"{fastest.label}: {_time(fastest, where)}.", kind="headline")
     verdicts = {row.label: row.versus_fastest.verdict for row in competing if row is not fastest and row.versus_fastest}
     # The verdict can be "faster" than the fastest row: if a row is faster in its paired repeats but not in its median
     # time, or if its guarantee is neither exact nor lossy (see `fastest_of`). Such rows count as ties here.
     ties = [label for label, verdict in verdicts.items() if verdict not in ("slower", ONE_REPEAT)]
-    if len(ties) == len(verdicts):
-        same = join_words([fastest.label, *ties])
-        text = f"No difference in time per iteration at 95 % confidence {where}: {same}."
-        return Finding(text, kind="headline")
-    once = " in one repeat" if ONE_REPEAT in verdicts.values() else ""
-    text = f"Fastest {_guarantee_adjective(fastest)} strategy{once}: {fastest.label}, {_time(fastest, where)}."
-    return Finding(text, kind="headline")
+    same = join_words([fastest.label, *ties]) if ties and len(ties) == len(verdicts) else ""
+    where, adjective = _where(competing), _guarantee_adjective(fastest)
+    alone = faster_one_worker(rows)
+    if alone is not None:
+        text = _one_worker_first(alone, fastest, rows, same=same, adjective=adjective)
+    elif len(competing) == 1:
+        text = f"{fastest.label}: {_time(fastest, where)}"
+    elif same:
+        text = f"No difference in time per step at 95 % confidence {where}: {same}"
+    else:
+        text = f"Fastest {adjective} strategy: {fastest.label}, {_time(fastest, where)}"
+    compared = [row.versus_fastest for row in (*competing, alone) if row is not None and row.versus_fastest]
+    once = " (one repeat)" if any(versus.verdict == ONE_REPEAT for versus in compared) else ""
+    return Finding(f"{text}{once}.", kind="headline")
+
+
+def faster_one_worker(rows: Sequence[Row]) -> Row | None:
+    """Return the row with one worker if it is faster than the fastest strategy, else None."""
+    fastest, alone = fastest_row(rows), _one_worker(rows)
+    if fastest is None or fastest.workers == 1 or alone is None or alone.versus_fastest is None:
+        return None
+    versus = alone.versus_fastest
+    return alone if versus.ratio < 1 and versus.verdict != "no difference" else None
+
+
+def _one_worker(rows: Sequence[Row]) -> Row | None:
+    return next((row for row in rows if row.workers == 1), None)
+
+
+def _one_worker_first(alone: Row, fastest: Row, rows: Sequence[Row], *, same: str, adjective: str) -> str:
+    """Return the headline without its full stop for a comparison in which one worker is faster than every strategy.
+
+    `same` lists the strategies if all of them tie.
+    """
+    name, took = fastest.label, duration(fastest.iteration_s.mean)
+    longer = f"{_times_as_long(_versus(alone))}{_inverse_interval(_versus(alone))}"
+    competing = rivals(rows)
+    if len(competing) == 1:
+        text = f"{name} takes {took}, {longer}"
+    elif same:
+        text = f"{same} do not differ at 95 % confidence; {name} takes {took}, {longer}"
+    else:
+        text = f"{name} is the fastest {adjective} strategy ({took}), {longer}"
+    is_fastest = all(row.iteration_s.mean >= alone.iteration_s.mean for row in rows)
+    first = f"One worker is {'fastest' if is_fastest else 'faster'} ({duration(alone.iteration_s.mean)} per step)."
+    return f"{first} With {_where(competing).removeprefix('on ')}, {text}"
 
 
 def _guarantee_adjective(fastest: Row) -> str:
-    """Return the adjective for "Fastest ... strategy" in the headline.
+    """Return the word before "strategy" in the headline "Fastest ... strategy".
 
-    The adjective is the guarantee of the fastest strategy. Only a lossy strategy is called synchronous instead, because
-    it is the fastest among exact and lossy strategies.
+    The word is the guarantee of the fastest strategy, such as "exact". However, a fastest strategy that is lossy is
+    faster than all exact strategies, too; the word is then "synchronous", which covers exact and lossy strategies.
     """
     return {"EXACT": "exact", "LOSSY": "synchronous"}.get(fastest.guarantee, fastest.guarantee.lower())
 
 
 def speed(rows: Sequence[Row]) -> list[Finding]:
-    """Return findings that compare the time per iteration of other competing strategies with that of the fastest."""
+    """Return findings that compare the fastest competing strategy with each of the others, by time per step."""
     fastest = fastest_row(rows)
     if fastest is None:
         return []
@@ -73,7 +109,7 @@ def speed(rows: Sequence[Row]) -> list[Finding]:
     found = []
     if slower := [row for row in others if _versus(row).verdict == "slower"]:
         first, *rest = slower
-        parts = [f"{_less(first)} less time per iteration than {first.label}{_less_bounds(first, '95 % interval ')}"]
+        parts = [f"{_less(first)} less time per step than {first.label}{_less_bounds(first, '95 % interval ')}"]
         parts += [f"{_less(row)} less than {row.label}{_less_bounds(row)}" for row in rest]
         found.append(Finding(f"{name} takes {join_few(parts)}.", "Speed", "detail"))
     if ties := [row for row in others if _versus(row).verdict in ("no difference", "faster")]:
@@ -103,8 +139,7 @@ def against_one_worker(rows: Sequence[Row]) -> list[Finding]:
     There is no finding if no row has several workers, if the fastest row has one worker, or if rows were not compared.
     """
     title = "Against one worker"
-    fastest = fastest_row(rows)
-    alone = next((row for row in rows if row.workers == 1), None)
+    fastest, alone = fastest_row(rows), _one_worker(rows)
     if fastest is None or not any(row.workers > 1 for row in rows):
         return []
     if alone is None:
@@ -116,12 +151,10 @@ def against_one_worker(rows: Sequence[Row]) -> list[Finding]:
         text = f"Not distinguishable from one worker at 95 % confidence: {name} {where}."
         return [Finding(text, title)]
     once = " in this one repeat" if versus.verdict == ONE_REPEAT else ""
-    if versus.ratio < 1:
-        bounds = versus.interval95
-        interval = f" (95 % interval {times(1 / bounds[1])} to {times(1 / bounds[0])})" if bounds else ""
+    if faster_one_worker(rows):
         text = (
-            f"One worker is faster: {name} takes {times(1 / versus.ratio)} times as long per iteration {where} as one "
-            f"worker with the same global batch{once}{interval}."
+            f"One worker is faster: a step of {name} {where} takes {_times_as_long(versus)} as with one worker and the "
+            f"same global batch{once}{_inverse_interval(versus)}."
         )
         return [Finding(text, title, "problem")]
     text = (
@@ -136,7 +169,7 @@ def against_one_worker(rows: Sequence[Row]) -> list[Finding]:
 
 
 def synchronisation_cost(rows: Sequence[Row]) -> list[Finding]:
-    """Return findings on how much longer iterations take than with workers that never synchronise.
+    """Return findings on how much longer steps take than with workers that never synchronise.
 
     Return an empty list if workers that never synchronise were not measured.
     """
@@ -148,9 +181,7 @@ def synchronisation_cost(rows: Sequence[Row]) -> list[Finding]:
     parts = [f"{row.label} {times(versus.ratio)}x{_brackets(versus)}" for row, versus in ordered]
     limit = ordered[0][1]
     slowest = "" if limit.limit_s is None else f", slowest worker {duration(limit.limit_s)}"
-    text = (
-        f"Time per iteration relative to workers that never synchronise ({limit.label}{slowest}): {', '.join(parts)}."
-    )
+    text = f"Time per step relative to workers that never synchronise ({limit.label}{slowest}): {', '.join(parts)}."
     found = [Finding(text, title)]
     fastest = fastest_row(rows)
     if fastest is None or fastest.versus_none is None or fastest.guarantee == "NONE":
@@ -162,7 +193,7 @@ def synchronisation_cost(rows: Sequence[Row]) -> list[Finding]:
     elif versus.ratio > 1 and versus.limit_s is not None:
         more_s, part = versus.limit_s * (versus.ratio - 1), bare_percent(1 - 1 / versus.ratio)
         once = "" if versus.interval95 else " (one repeat)"
-        text = f"Synchronising costs {fastest.label} {duration(more_s)} per iteration, {part} % of its time{once}."
+        text = f"Synchronising costs {fastest.label} {duration(more_s)} per step, {part} % of its time{once}."
         found.append(Finding(text, title, "detail"))
     return found
 
@@ -232,7 +263,7 @@ def _where(rows: Sequence[Row]) -> str:
 
 def _time(row: Row, where: str) -> str:
     bounds = row.iteration_mean_s_interval95
-    text = f"{duration(row.iteration_s.mean)} per iteration {where}"
+    text = f"{duration(row.iteration_s.mean)} per step {where}"
     return f"{text} (95 % interval {duration_interval(bounds)})" if bounds else text
 
 
@@ -253,6 +284,16 @@ def _less_bounds(row: Row, what: str = "") -> str:
 def _bounds(row: Row) -> str:
     bounds = _versus(row).interval95
     return f", {times_interval(bounds)}" if bounds else ""
+
+
+def _times_as_long(versus: Versus) -> str:
+    """Say how many times as long the fastest strategy takes, given the verdict of one worker, which is faster."""
+    return f"{times(1 / versus.ratio)} times as long"
+
+
+def _inverse_interval(versus: Versus) -> str:
+    bounds = versus.interval95
+    return f" (95 % interval {times(1 / bounds[1])} to {times(1 / bounds[0])})" if bounds else ""
 
 
 def _in_brackets(versus: Versus) -> str:

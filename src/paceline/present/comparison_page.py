@@ -54,9 +54,20 @@ def comparison_page(
     """
     rows = material.rows
     begin = [comparison_findings.headline(rows)] if first is None else list(first)
+    says_one_worker_is_faster = first is None and comparison_findings.faster_one_worker(rows) is not None
+    against = [] if says_one_worker_is_faster else comparison_findings.against_one_worker(rows)
     # A sweep has its own finding about repeats.
     repeats = 0 if is_sweep else max((requested_repeats(source) for source in material.sources), default=1)
-    findings = [*begin, *row_findings(rows, material.recipe, repeats), *also, *cautions(material)]
+    findings = [
+        *begin,
+        *comparison_findings.speed(rows),
+        *comparison_findings.one_repeat(rows, repeats),
+        *against,
+        *row_findings(rows, material.recipe),
+        *also,
+        *cautions(material),
+        *measurement_findings.traffic(rows),
+    ]
     return Page(
         **frame(material),
         findings=[*notices(material), *findings],
@@ -139,19 +150,15 @@ def _unfinished(source: Stored, *, is_alone: bool) -> str:
     return f"{subject} {ending_words(source)}. Measured until then: {measured}."
 
 
-def row_findings(rows: Sequence[ShownRow], recipe: Recipe | None, repeats: int) -> list[Finding]:
-    """Return all findings about the rows, without the headline."""
+def row_findings(rows: Sequence[ShownRow], recipe: Recipe | None) -> list[Finding]:
+    """Return the findings about steps, learning and measuring, which do not compare times of strategies."""
     return [
-        *comparison_findings.speed(rows),
-        *comparison_findings.one_repeat(rows, repeats),
-        *comparison_findings.against_one_worker(rows),
         *measurement_findings.time_of_a_step(rows),
         *measurement_findings.stragglers(rows, recipe),
         *comparison_findings.synchronisation_cost(rows),
         *comparison_findings.learning(rows),
         *measurement_findings.target(rows),
         *comparison_findings.replicas(rows),
-        *measurement_findings.traffic(rows),
         *measurement_findings.overhead(rows),
     ]
 
@@ -193,7 +200,7 @@ def tiles(rows: Sequence[ShownRow]) -> list[Tile]:
         return []
     bounds = row.iteration_mean_s_interval95
     interval = duration_interval(bounds) if bounds else "one repeat"
-    found = [Tile("Time per iteration", duration(row.iteration_s.mean), f"{row.label}, {interval}")]
+    found = [Tile("Time per step", duration(row.iteration_s.mean), f"{row.label}, {interval}")]
     found.append(Tile("Samples per second", f"{row.samples_per_s:,.0f}", f"on {counted(row.workers, 'worker')}"))
     if row.speedup is not None and row.workers > 1:
         note = f"over one worker, efficiency {share(row.efficiency)}"
@@ -224,7 +231,7 @@ def _chart_sections(rows: Sequence[ShownRow]) -> list[PageSection]:
 
 
 def _recipe_texts(material: PageContent) -> list[tuple[str, str]]:
-    """Return (name, TOML) for each different recipe, with the name of the first result that has this recipe."""
+    """Return (name, TOML) for each distinct recipe. The name is that of the first result with this recipe."""
     texts: dict[str, str] = {}
     for source in material.sources:
         if source.recipe is not None:

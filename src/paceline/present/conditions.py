@@ -94,8 +94,8 @@ def machine_cautions(
     needed = most * recipe.threads if cpus is None else cpus * min(most, recipe.cluster.nodes)
     if recipe.device == "cpu" and cores and needed > cores:
         found.append(
-            f"{counted(most, 'worker')} of {counted(recipe.threads, 'thread')} share {counted(cores, 'core')}, so "
-            "times include waiting for a core."
+            f"{counted(most, 'worker')} with {counted(recipe.threads, 'thread')} each share "
+            f"{counted(cores, 'core')}, so times include waiting for a core."
         )
     # A study stores the load before it starts. A run stores it at the end, when the run itself causes the load.
     if is_study and cores and load and load[0] > BUSY * cores:

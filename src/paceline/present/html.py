@@ -95,7 +95,7 @@ def _legend(table: Table[Any]) -> str:
         if column.help.lower() not in column.full_title.lower():
             titles.setdefault(column.help, []).append(column.full_title)
     sentences = [f"{', '.join(names)}: {words}." for words, names in titles.items()]
-    return " ".join([*sentences, *table.notes])
+    return " ".join([*sentences, *(f"{text}." for text in table.definitions), *table.notes])
 
 
 def render_template(name: str, **values: Any) -> str:
@@ -133,7 +133,7 @@ def _breakable(text: str) -> Markup:
 def policy_for(scripts: Sequence[str]) -> str:
     """Return a content security policy for a page that loads nothing from elsewhere.
 
-    It allows only the given scripts, inline styles and embedded images.
+    It allows only inline styles, embedded images and the given scripts.
     """
     digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)

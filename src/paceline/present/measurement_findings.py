@@ -22,18 +22,19 @@ from paceline.present.numbers import (
 from paceline.present.page_parts import Finding
 from paceline.present.rows import fastest_row, rivals
 from paceline.recipe import Recipe
-from paceline.results import Row, RunResult, Straggler, Target
+from paceline.results import Overhead, Row, RunResult, Straggler, Target
 
 LEAST_HIDDEN = 0.05  # share of the communication; strategies that hide less are listed together
+PRECISE_PERCENT = 5.0  # width of an interval of the profiling overhead; wider intervals are noise
 LEAST_PART = 0.005  # share of a step; smaller parts are not reported
 
 _PARTS = {
     "compute_s": "computing",
     "overlap_s": "computing and communicating at once",
-    "communication_s": "communicating only",
+    "communication_s": "communication that is not hidden",
     "waiting_s": "waiting for others",
     "data_s": "loading data",
-    "rest_s": "between spans",
+    "rest_s": "other",
 }
 
 
@@ -71,8 +72,8 @@ def stragglers(rows: Sequence[Row], recipe: Recipe | None = None) -> list[Findin
     """Return a problem for each straggler, or a finding that there is none.
 
     A straggler is a worker that takes longer than the other workers for a phase of a step, or for all phases together.
-    Time that a worker waits for others is not counted. If rows have too few steps for detection, a last finding says
-    so.
+    Time that a worker waits for others is not counted. If rows have too few steps for detection, the final finding
+    says so.
     """
     title = "Stragglers"
     several = [row for row in rows if row.workers > 1]
@@ -141,7 +142,7 @@ def _remedy(row: RunResult, recipe: Recipe | None) -> str:
 
 
 def target(rows: Sequence[Row]) -> list[Finding]:
-    """Return a finding on the strategies that reached the target accuracy, and a problem for those that did not.
+    """Return a finding on the strategies that reached the target accuracy, and one on those that did not.
 
     The finding has the steps, seconds and bytes of the first strategy to reach the target, and the seconds of the
     others. Baselines, such as training on one worker, are listed last.
@@ -204,30 +205,34 @@ def traffic(rows: Sequence[Row]) -> list[Finding]:
     if not ratios:
         return []
     gap, label, rank = max(ratios, key=lambda ratio: abs(ratio[0]))
-    side = "more" if gap >= 0 else "less"
+    side = "above" if gap >= 0 else "below"
     text = (
-        f"Bytes sent: the kernel counted at most {significant(abs(gap) * 100)} % {side} than predicted (worker {rank} "
-        f"of {label}). Its count includes protocol headers."
+        f"Bytes sent: the kernel's count, with protocol headers, is at most {significant(abs(gap) * 100)} % {side} the "
+        f"prediction (worker {rank} of {label})."
     )
     return [Finding(text, "Network", "detail")]
 
 
 def overhead(rows: Sequence[Row]) -> list[Finding]:
     """Return a finding with the profiling overhead, in percent of a step, for each row in which it was measured."""
-    found = []
-    for row in rows:
-        if row.measuring is None:
-            continue
-        cost, bounds = row.measuring.cost_percent, row.measuring.interval95_percent
-        if bounds is None:
-            words = f"{signed_percent(cost)} % of a step (too few steps for an interval)"
-        elif bounds[0] <= 0 <= bounds[1]:
-            words = f"not measurable ({signed_percent(bounds[0])} to {signed_percent(bounds[1])} %)"
-        else:
-            interval = f"{signed_percent(bounds[0])} to {signed_percent(bounds[1])} %"
-            words = f"{signed_percent(cost)} % of a step (95 % interval {interval})"
-        found.append(Finding(f"Profiling overhead ({row.label}): {words}.", "Profiling overhead"))
-    return found
+    measured = [(row.label, row.measuring) for row in rows if row.measuring is not None]
+    reason = " (the strategy with most to record)" if len(measured) == 1 and len(rows) > 1 else ""
+    return [
+        Finding(f"Recording spans makes a step of {label}{reason} {_longer(one)}.", "Profiling overhead")
+        for label, one in measured
+    ]
+
+
+def _longer(one: Overhead) -> str:
+    """Say how much longer profiling makes a step, or why that could not be measured: as in "1.6 % longer"."""
+    bounds = one.interval95_percent
+    words = f"{abs(one.cost_percent):.1f} % {'shorter' if one.cost_percent < 0 else 'longer'}"
+    if bounds is None:
+        return f"{words} (too few steps for an interval)"
+    if bounds[0] <= 0 <= bounds[1]:
+        how = "small" if bounds[1] - bounds[0] <= PRECISE_PERCENT else "noisy"
+        words = f"longer by an amount too {how} to measure here"
+    return f"{words} (95 % interval {signed_percent(bounds[0])} to {signed_percent(bounds[1])} %)"
 
 
 def _value_range(values: Sequence[float], text: Callable[[float], str]) -> str:

@@ -73,9 +73,16 @@ def duration_interval(bounds: Sequence[float]) -> str:
     return f"{duration(max(bounds[0], 0.0))} to {duration(bounds[1])}"
 
 
+def is_wide(bounds: Sequence[float], mean: float) -> bool:
+    """Return whether half the width of an interval is over half of the mean, so that a plus-minus sign misleads."""
+    return bounds[1] - bounds[0] > mean
+
+
 def plus_minus(bounds: Sequence[float] | None, mean: float) -> str:
-    """Format half the width of an interval as a percentage of the mean, with a plus-minus sign."""
-    return DASH if not bounds else f"{PLUS_MINUS}{50 * (bounds[1] - bounds[0]) / mean:.0f} %"
+    """Format half the width of an interval as a percentage of the mean, or as "too wide" if `is_wide`."""
+    if not bounds:
+        return DASH
+    return "too wide" if is_wide(bounds, mean) else f"{PLUS_MINUS}{50 * (bounds[1] - bounds[0]) / mean:.0f} %"
 
 
 def megabytes(num_bytes: float | None, digits: int = 2) -> str:
@@ -151,8 +158,14 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def without_first(count: int) -> str:
+    """Say how many warm-up steps a mean leaves out, with a comma in front, or return "" if it leaves out none."""
+    steps = "step" if count == 1 else f"{count:,} steps"
+    return f", without the first {steps} (warm-up)" if count else ""
+
+
 def ms(value_s: float | None) -> str:
-    """Format seconds as milliseconds with three significant digits, because single spans can be very short."""
+    """Format seconds as milliseconds with three significant digits, so that very short times do not become 0."""
     return significant(None if value_s is None else value_s * 1e3)
 
 

@@ -72,7 +72,8 @@ class Column(Generic[T]):
 class Table(Generic[T]):
     """A table: its columns, which format the cells, and its rows.
 
-    `notes` are sentences below the table, in addition to the explanations of columns.
+    `notes` are sentences below the table, in addition to the explanations of columns. `definitions` explain words of
+    the findings, as in "exact: the same update as one worker".
     """
 
     columns: Sequence[Column[T]]
@@ -80,6 +81,7 @@ class Table(Generic[T]):
     title: str = ""
     id: str = ""
     notes: Sequence[str] = ()
+    definitions: Sequence[str] = ()
     places: Visibility = Visibility.ALL
     keys: Sequence[int] = ()  # per row: index of its strategy in `Page.key`, for the colour
     best: int | None = None  # index of the row to highlight

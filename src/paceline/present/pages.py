@@ -26,7 +26,7 @@ from paceline.worker_files import worker_files, worker_lines
 MAY_DIFFER = {"name", "description", "strategy", "strategies", "codec", "workers", "timeout_s", "data.dir"}
 MAY_DIFFER |= {"data.download", "train.log_every", "train.worker_batch_size"}
 MAY_DIFFER |= {"measure.profile", "measure.sample_hz"}
-# Recipe keys that change the work of an iteration, so that times are not comparable.
+# Recipe keys that change the work of a step, so that times are not comparable.
 WORKLOAD_KEYS = ("model.name", "data.name", "data.image_size", "train.batch_size")
 
 presenters: Registry[Presenter] = Registry("study", "paceline.present.studies", Presenter)
@@ -43,7 +43,7 @@ class PageContent:
 
     @property
     def study(self) -> str:
-        """The name of the presenter that makes the page: the name of the study, "run" or "several"."""
+        """The name of the presenter that makes the page: the type of the study, or "run" or "several"."""
         return (self.sources[0].study or "run") if len(self.sources) == 1 else "several"
 
     @property
@@ -214,7 +214,7 @@ def _reason_to_leave_out(stored: Stored, *, is_alone: bool) -> str:
 
 
 def _progress(source: Stored) -> str:
-    """Describe how far a run or study without a result got. Steps are read from the workers' files."""
+    """Return a clause that says when a run or study without a result ended, such as "before anything was measured"."""
     if source.kind == "study":
         return "before any of its runs was done"
     try:

@@ -25,6 +25,7 @@ PARTS = {
     "data": DATA,
     "rest": REST,
 }
+PART_NAMES = {part: part for part in PARTS} | {"rest": "other"}  # in charts, tables and sentences
 PHASES = {
     "data": DATA,
     "forward": "#7FA8D4",

@@ -35,8 +35,12 @@ def show(console: Console, page: Page, *, with_intro: bool = False) -> None:
     """
     for line in page.intro if with_intro else ():
         say(console, line, is_unbroken=True)
-    show_tables(console, [table for table in page.tables if table.places & Visibility.TERMINAL])
-    show_findings(console, page.findings_in(Visibility.TERMINAL))
+    tables = [table for table in page.tables if table.places & Visibility.TERMINAL]
+    findings = page.findings_in(Visibility.TERMINAL)
+    show_tables(console, tables)
+    if tables and any(finding.kind != "detail" for finding in findings):
+        console.print()
+    show_findings(console, findings)
     for facts in page.facts:
         if facts.places & Visibility.TERMINAL:
             show_facts(console, facts)
@@ -78,14 +82,16 @@ def say(console: Console, text: str, style: str = "", *, is_unbroken: bool = Fal
 def show_tables(console: Console, tables: Sequence[Table[Any]]) -> None:
     """Print tables with their legends. Consecutive tables with the same columns share one legend."""
     shown: dict[str, Column[Any]] = {}
+    definitions: dict[str, None] = {}
     for number, table in enumerate(tables):
         shown |= {column.heading: column for column in _show_one(console, table)}
+        definitions |= dict.fromkeys(table.definitions)
         after = tables[number + 1 :]
         if after and _legend_key(after[0]) == _legend_key(table):
             continue
-        if words := legend(list(shown.values())):
-            say(console, words)
-        shown = {}
+        for line in (*legend(list(shown.values())), *definitions):
+            say(console, line, "dim")
+        shown, definitions = {}, {}
 
 
 def _legend_key(table: Table[Any]) -> list[tuple[str, str]]:
@@ -111,14 +117,13 @@ def _show_one(console: Console, table: Table[Any]) -> list[Column[Any]]:
     return shown
 
 
-def legend(columns: Sequence[Column[Any]]) -> str:
-    """Return the headings and `help` texts of columns in one line. Columns with equal texts are named together."""
+def legend(columns: Sequence[Column[Any]]) -> list[str]:
+    """Return a line for each `help` text, after the heading of its column. Columns with equal texts share a line."""
     headings: dict[str, list[str]] = {}
     for column in columns:
         if column.help:
             headings.setdefault(column.help, []).append(column.heading)
-    parts = [f"{', '.join(names)}: {words}" for words, names in headings.items()]
-    return f"{'; '.join(parts)}." if parts else ""
+    return [f"{', '.join(names)}: {words}" for words, names in headings.items()]
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ def _minmax(histogram: Histogram, calibration: Calibration) -> Range:
 
 
 def _percentile(histogram: Histogram, calibration: Calibration) -> Range:
-    """Return the range without the lowest and without the highest (100 - `percentile`) percent of the values.
+    """Return the range of the values after dropping (100 - `percentile`) percent of them at each end.
 
     The minimum is kept if no value is negative, and the maximum if no value is positive.
     """
@@ -205,9 +205,10 @@ def _mse(histogram: Histogram, calibration: Calibration) -> Range:
 
 
 def _candidates(histogram: Histogram) -> list[Range]:
-    """Return the ranges that `_entropy` and `_mse` compare, ordered from the widest, which wins a tie.
+    """Return the ranges that `_entropy` and `_mse` compare, from the widest to the narrowest.
 
-    The result has `NUM_CANDIDATES` ranges around zero, limited to the minimum and maximum of the observed values.
+    There are `NUM_CANDIDATES` ranges around zero, limited to the minimum and maximum of the observed values. Both
+    methods choose the widest of equally good ranges.
     """
     largest = max(-histogram.low, histogram.high)
     sizes = [largest * number / NUM_CANDIDATES for number in range(NUM_CANDIDATES, 0, -1)]

@@ -31,7 +31,7 @@ class Reading:
     module: Any = None  # the module that the node calls, if any
 
     def name_of(self, node: Any) -> str:
-        """Return the name of the tensor that `node` returns: that of its input if `node` does not change its input."""
+        """Return the name of the node's output tensor, or of its input if the node returns the input unchanged."""
         name: str = node.name
         return self.aliases.get(name, name)
 
@@ -199,7 +199,7 @@ def _adaptive_pool(reading: Reading) -> Converted:
 
 
 def _mean(reading: Reading) -> Converted:
-    """Convert a mean over height and width to average pooling; return None for other means."""
+    """Convert an average over height and width to average pooling; return None for other averages."""
     before = reading.shape(reading.input_node)
     dims = reading.argument(1, "dim")
     if before is None or len(before) != 4 or not isinstance(dims, tuple | list):

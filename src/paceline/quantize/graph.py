@@ -130,7 +130,7 @@ def _scaled(layer: LinearOp, norm: BatchNorm) -> LinearOp:
 
 
 def _as_depthwise_conv(norm: BatchNorm) -> Conv:
-    """Convert a BatchNorm that cannot be folded to a depthwise 1x1 convolution."""
+    """Return a depthwise 1x1 convolution that is equivalent to a BatchNorm."""
     weight = norm.factor.view(-1, 1, 1, 1)
     return Conv(name=norm.name, inputs=norm.inputs, weight=weight, bias=norm.offset, groups=len(weight))
 
@@ -171,7 +171,7 @@ def _only_maker(name: str, ops: dict[str, Op], users: Counter[str]) -> LinearOp 
 
 
 def _users(graph: Graph) -> Counter[str]:
-    """Return the number of readers of each tensor; the caller counts as a reader of the graph's output."""
+    """Return the number of readers of each tensor. The graph's output has one additional reader, outside the graph."""
     return Counter([name for op in graph.ops for name in op.inputs] + [graph.output])
 
 

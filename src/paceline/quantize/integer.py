@@ -125,10 +125,10 @@ def _limits(grid: Grid, clip: Clip | None) -> tuple[int, int]:
 
 
 def _bias_without_zero_point(model: Quantized, op: LinearOp) -> Tensor:
-    """Return the bias with which a layer need not subtract the zero point from its input.
+    """Return the bias of a layer, with the correction for the zero point of the layer's input.
 
-    For input x, zero point z, weights w and bias b, the result is b - z sum(w), because sum((x - z) w) + b is equal to
-    sum(x w) + (b - z sum(w)).
+    For input x, zero point z, weights w and bias b, the layer computes sum((x - z) w) + b. This is equal to
+    sum(x w) + (b - z sum(w)), and the corrected bias is b - z sum(w).
     """
     weights = model.weights[op.name]
     sums = weights.weight.flatten(1).sum(1, dtype=torch.int32)

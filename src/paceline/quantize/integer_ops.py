@@ -1,6 +1,6 @@
 """Integer-only operations on int8 tensors, channels last, with int32 accumulators and fixed-point rescaling.
 
-No operation uses a float or an integer wider than int32. Rescaling multiplies an int32 tensor by a ratio,
+No operation uses floats, and no integer is wider than int32. Rescaling multiplies an int32 tensor by a ratio,
 represented by an integer multiplier and a shift, after Jacob et al. 2018 (arXiv:1712.05877). A multiplier has 30 bits
 and is split into halves, so that every intermediate product fits into an int32.
 """
@@ -29,8 +29,8 @@ HEADROOM = 20  # extra bits of the two terms of an addition, which make their ro
 def fixed_point(ratio: Fraction) -> tuple[int, int]:
     """Return (multiplier, shift), so that multiplier / 2^shift is as close to `ratio` as 30 bits allow.
 
-    The multiplier has exactly 30 bits. For a ratio below 2^-32, the multiplier is 0, because the product of the ratio
-    and any int32 rounds to 0. Raises RunError for a ratio that is too large.
+    The multiplier has exactly 30 bits, or is 0 for a ratio below 2^-32, because the product of such a ratio and any
+    int32 rounds to 0. Raises RunError for a ratio that is too large.
     """
     if ratio < Fraction(1, 2**32):
         return 0, LARGEST_SHIFT

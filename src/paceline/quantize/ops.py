@@ -152,7 +152,7 @@ class Add(Op):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FloatOp(Op):
-    """An operation that has no integer implementation and runs in float. `what` is its type in messages."""
+    """An operation that has no integer implementation and runs in float. `what` names its type in messages."""
 
     kind: ClassVar[str] = "float"
     what: str

@@ -29,7 +29,7 @@ PARTS = ("weight", "scales", "bias")  # stored tensors of each layer
 class Grid:
     """Quantization parameters of an activation tensor: scale, zero point, lowest and highest integer.
 
-    An integer i represents the value (i - zero_point) * scale. The value zero, and so padding, is represented exactly.
+    An integer i represents the value (i - zero_point) * scale. Zero, and therefore padding, is represented exactly.
     """
 
     scale: float  # a float32 value, as ONNX stores it
@@ -79,7 +79,7 @@ def weight_scales(weight: Tensor, *, per_channel: bool, bias: Tensor | None = No
     """Return one float32 scale per output channel (the first dimension of the weight).
 
     Without `per_channel`, all channels have the same scale. A bias is stored as an int32 multiple of input scale x
-    weight scale. If `bias` is passed, scales that are too small for such an int32 are increased.
+    weight scale. If `bias` is passed, a scale is increased where this int32 would otherwise be too large.
     """
     largest = weight.detach().abs().flatten(1).amax(1)
     if not per_channel:
@@ -168,7 +168,7 @@ def restore(graph: Graph, grids: Mapping[str, Grid], tensors: Mapping[str, Tenso
 
 
 def tensors_of(model: Quantized) -> dict[str, Tensor]:
-    """Return the integer weights, integer biases and scales of all layers for storing, by name such as `fc.weight`."""
+    """Return the tensors to store, by name such as `fc.weight`: integer weights, integer biases and scales."""
     return {
         f"{name}.{part}": getattr(weights, part).contiguous().clone()
         for name, weights in model.weights.items()

@@ -72,7 +72,7 @@ class TrainConfig(RecipeSection):
         flag="--batchnorm",
         choices=("local", "rank0", "average", "sync", "off"),
     )
-    log_every: int = option(0, "print epoch, iteration and loss every N steps (0: never)", flag="--log-every", least=0)
+    log_every: int = option(0, "print epoch, step and loss every N steps (0: never)", flag="--log-every", least=0)
     eval_every: int = option(
         0, "evaluate on the test set every N epochs (0: at the end only)", flag="--eval-every", least=0
     )
@@ -189,7 +189,7 @@ class ClusterConfig(RecipeSection):
 
     @property
     def link_bits_per_s(self) -> dict[tuple[int, int], float]:
-        """Return the rates of links between two nodes, in bits per second, by (smaller, larger) node number."""
+        """Return a dict from pair of node numbers (smaller, larger) to the rate of their link, in bits per second."""
         rates: dict[tuple[int, int], float] = {}
         for word in self.links:
             pair, _, rate = word.partition(":")
@@ -209,7 +209,7 @@ class ClusterConfig(RecipeSection):
 
     @property
     def slowness(self) -> dict[int, float]:
-        """Return, for each slow node, its cores as a fraction of the other nodes' cores."""
+        """Return a dict from the number of each slow node to the ratio between its cores and those of a normal node."""
         fractions: dict[int, float] = {}
         for word in self.slow:
             node, _, text = word.partition(":")

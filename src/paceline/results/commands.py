@@ -20,7 +20,7 @@ class CommSpeedup(Value, frozen=True, kw_only=True):
 class CollectiveResult(Value, frozen=True, kw_only=True):
     """Benchmark result of one collective with one tensor size on one comm (communication backend).
 
-    The time of an iteration is that of its slowest worker.
+    The time of a round is that of its slowest worker.
     """
 
     op: str
@@ -129,7 +129,7 @@ class DiffSide(Value, frozen=True, kw_only=True):
 
 
 class DiffRow(Value, frozen=True, kw_only=True):
-    """Comparison of one strategy between the two runs or studies of a diff. Each pair has the values of A and B."""
+    """Comparison of one strategy in A and B, the two runs or studies of a diff. Each pair has A's and B's value."""
 
     label: str
     labels: tuple[str, str]

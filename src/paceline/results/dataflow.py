@@ -115,7 +115,7 @@ class NetworkCost(Value, frozen=True, kw_only=True):
 
 
 class LogicalSet(Value, frozen=True, kw_only=True):
-    """Size of a logical set (the PEs that compute one 2D convolution), and the number of sets computed at once."""
+    """Size of a logical set (the PEs that compute one 2D convolution), and the number of sets computed side by side."""
 
     rows: int
     columns: int

@@ -1,7 +1,7 @@
 """Read and write the JSON files of stored runs and studies.
 
-Files are validated when read. If a file is damaged, from another program or from a newer version, `Unreadable` is
-raised with the reason.
+Files are validated when read. If a file is damaged, or was written by another program or by a newer version,
+`Unreadable` is raised with the reason.
 """
 
 from __future__ import annotations

@@ -215,7 +215,7 @@ class MeasuredFigure(Value, frozen=True, kw_only=True):
 
 
 class PublishedColumn(Value, frozen=True, kw_only=True):
-    """A column of a table in a publication that a study reproduces."""
+    """A column of a published table that a study reproduces."""
 
     name: str
     unit: str

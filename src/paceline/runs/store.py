@@ -1,6 +1,6 @@
 """Write and delete the folders in which runs and studies are stored.
 
-A folder gets its final name only once it is complete. A lock ensures that only one process writes to a study.
+A folder gets its final name only after it is complete. A lock ensures that only one process writes to a study.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def store_study(folder: Folder, study: StudyResult) -> Path:
 
 
 def check_deletable(folder: Path, out: Path) -> Stored:
-    """Return the run or study in a folder. Raise UsageError if that folder may not be deleted."""
+    """Return the run or study in a folder. Raise UsageError if this folder must not be deleted."""
     if folder.is_symlink():
         raise UsageError(f"{str(folder)!r} is a link, and links are not followed; name the folder itself")
     if not folder.is_dir():

@@ -220,9 +220,9 @@ def find(name: str, out: Path) -> Stored:
 
 
 def folder_of(name: str, out: Path) -> Path:
-    """Return the folder that a name stands for. The names are those that `find` accepts.
+    """Return the folder that a name stands for. The forms of names are the same as in `find`.
 
-    Unlike `find`, this function also accepts a folder that is no run or study itself, such as one that contains runs.
+    Unlike in `find`, the folder need not be that of a run or study. It may be a folder that contains runs, for example.
     """
     is_last = _LAST.fullmatch(name) and not (out / name).exists()
     return find(name, out).folder if is_last else resolve_folder(_complete_prefix(name, out), out)

@@ -192,7 +192,7 @@ def predict_traffic(
 
 
 def average_parameters(worker: Worker) -> None:
-    """Replace the parameters of every worker with their unweighted mean, bit-identical on all workers."""
+    """Replace each parameter with its unweighted average over workers, bit-identical on all workers."""
     comm = worker.comm
     if comm.world_size == 1:
         return

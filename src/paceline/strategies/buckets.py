@@ -67,7 +67,7 @@ def plan_buckets(
     communication starts early. The lengths of buckets are multiples of `divisor`.
 
     With `with_reach`, each tensor has one extra element, its reach flag: 1 if backward produced the tensor's gradient
-    on this worker, else 0. Summed over workers, the flag is above 0 if at least one worker has the gradient.
+    on this worker, else 0. The sum of a flag over workers is above 0 if at least one worker has the gradient.
     """
     closed_buckets: list[Bucket] = []
     open_buckets: dict[Any, Bucket] = {}
@@ -147,7 +147,7 @@ class GradientBuckets:
         self._reset()
 
     def attach(self) -> None:
-        """Fill the gradient vectors with zeros, and make every `grad` a view of one, so that backward adds to it."""
+        """Zero all gradient vectors. Make each `grad` a view of one of the vectors. Backward adds to these views."""
         for reduction in self.reductions.values():
             reduction.own.zero_()
         for parameter, own in zip(self.parameters, self.own, strict=True):
@@ -215,7 +215,7 @@ class GradientBuckets:
     def _start(self) -> None:
         """Start to exchange complete buckets in their order, up to the first incomplete bucket.
 
-        So all workers exchange buckets in equal order, as collectives require.
+        Therefore all workers exchange buckets in the same order, as collectives require.
         """
         while len(self._works) < len(self.buckets) and self._num_missing[len(self._works)] == 0:
             bucket = self.buckets[len(self._works)]

@@ -96,7 +96,7 @@ class Drifting(ABC):
 
     @abstractmethod
     def drift_bound(self, num_workers: int) -> float:
-        """Return an upper bound of a replica's distance from the mean replica.
+        """Return an upper bound on a replica's distance from the mean replica.
 
         The bound is relative to the largest norm of an optimiser update.
         """
@@ -159,7 +159,7 @@ class GradientBuffers(ScaledLoss):
 
 
 class DetectsUnreached:
-    """A strategy that can set `grad` to None for each parameter of which no worker has a gradient.
+    """A strategy that can set `grad` to None for each parameter for which no worker has a gradient.
 
     `GradientPolicy.none_where_unreached` requires these None values. If a strategy that averages gradients does not
     inherit from this class, `paceline.parallel` sets them instead, which takes one more all-reduce.
@@ -296,7 +296,7 @@ def loss_scale_of(strategy: Strategy) -> float:
 
 
 def no_sync_of(strategy: Strategy) -> AbstractContextManager[Any]:
-    """Return the context in which all micro-batches of a step but the last run.
+    """Return the context for all micro-batches of a step except the last one.
 
     For a `WrappedModel`, backward does not synchronise in this context. For other strategies the context does nothing.
     """
@@ -360,6 +360,6 @@ def metrics_of(strategy: Strategy) -> Json:
 
 
 def distribution(values: Sequence[int]) -> Json:
-    """Return how often each value occurs, the maximum and the mean. Without values, the maximum and mean are 0."""
+    """Return how often each value occurs, and the maximum and mean of all values. Without values, both are 0."""
     counts = {str(value): count for value, count in sorted(Counter(values).items())}
     return {"counts": counts, "max": max(values, default=0), "mean": statistics.fmean(values) if values else 0.0}

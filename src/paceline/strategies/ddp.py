@@ -110,7 +110,7 @@ class Ddp(Accumulating, WrappedModel, BufferEstimate, Tunable, Strategy):
         return self._replica.no_sync()
 
     def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:  # noqa: ARG002
-        """Estimate the bytes of DDP's second set of buckets: after the first step, old and new buckets coexist."""
+        """Estimate the bytes of DDP's second set of buckets, which coexists with the first set after the first step."""
         return sum(tensor.nbytes for tensor in tensors) if world_size > 1 else 0
 
     def _average_encoded(self, bucket: Any) -> torch.futures.Future[Tensor]:

@@ -86,7 +86,7 @@ class Gossip(WeightAveraging, Drifting):
 
 
 def peer_distance(num_workers: int, step: int) -> int:
-    """Return the distance in ranks from each worker to the peer that it sends to in a step; 0 for one worker.
+    """Return the distance in ranks from each worker to the peer that it sends to in a step; 0 with a single worker.
 
     From step to step, the distance cycles through the powers of two below the number of workers.
     """

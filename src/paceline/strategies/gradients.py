@@ -123,7 +123,7 @@ class GradientsOrWeights(GradientAveraging):
 def refuse_lossy_weights(strategy: Strategy, average: str) -> None:
     """Raise UsageError if a strategy averages weights (`average` is "weights") with a lossy codec.
 
-    The codec would round weights by more than an optimiser step changes them.
+    Rounding by the codec can change weights more than an optimiser step does.
     """
     if average == "weights" and strategy.codec.relative_error:
         raise UsageError(

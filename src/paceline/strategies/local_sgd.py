@@ -78,7 +78,7 @@ class LocalSgd(WeightAveraging, Periodic, Tunable):
         unpack(self._vector, parameters)
 
     def _outer_step(self, mean: Tensor) -> None:
-        """Run one step of the outer optimiser, and write the new weights into `mean`, which holds the workers' mean."""
+        """Run one step of the outer optimiser. Overwrite `mean`, the average over workers, with the new weights."""
         gradient = self._anchor - mean
         self._momentum.mul_(self.outer_momentum).add_(gradient)
         gradient.add_(self._momentum, alpha=self.outer_momentum)

@@ -48,7 +48,7 @@ class Overlap(Bucketed):
 
 
 def only_reads_gradients(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether an optimiser never writes to gradients, so that they may be in memory that peers read."""
+    """Return whether an optimiser never writes to gradients. Then gradients may be in memory that peers read."""
     if type(optimizer) is torch.optim.SGD:
         return not any(group["nesterov"] or group["maximize"] for group in optimizer.param_groups)
     if type(optimizer) in (torch.optim.Adam, torch.optim.AdamW):

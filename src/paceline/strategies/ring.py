@@ -71,8 +71,8 @@ def ring_all_reduce(
 
     The vector is divided into one chunk per worker (N in total), and each chunk into pieces of at most `piece_bytes`
     bytes. In the first N-1 steps a worker adds each received chunk to its own; then worker r has the sum of chunk
-    r + 1 (modulo N). In the next N-1 steps received sums replace chunks. The chunk received in one step is sent in the
-    next. Each piece is forwarded as soon as it is complete, without waiting for the rest of its chunk.
+    r + 1 (modulo N). In the next N-1 steps each worker replaces its chunks by received sums. The chunk received in one
+    step is sent in the next. Each piece is forwarded as soon as it is complete, before the rest of its chunk arrives.
     """
     world_size, rank = comm.world_size, comm.rank
     if world_size == 1:
@@ -117,8 +117,8 @@ def ring_all_reduce(
 def split_pieces(vector: Tensor, piece_bytes: int = PIECE_BYTES) -> list[Tensor]:
     """Split a vector into pieces that are sent separately, so that a worker adds one while it receives the next.
 
-    The sizes of pieces differ by at most one element. A smaller last piece would save no time, because each message
-    wakes up the receiving process, whatever its size.
+    The sizes of pieces differ by at most one element. Full pieces with a smaller one at the end would not be faster,
+    because waking up the receiving process takes the same time for a message of any size.
     """
     count = -(-vector.numel() * vector.element_size() // piece_bytes)
     return list(vector.tensor_split(count)) if count else []

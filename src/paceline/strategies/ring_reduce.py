@@ -47,7 +47,7 @@ def sum_there_and_back(
     """Sum a vector over workers in place: reduce from the first worker to the last, then send the sum back.
 
     The vector is sent in equal pieces, and a worker forwards each piece as soon as it has added its own values. While
-    final sums of earlier pieces return, the worker adds to later pieces, so that both directions are busy at once.
+    final sums of earlier pieces return, the worker adds to later pieces, so both directions are busy at the same time.
     """
     rank, last = comm.rank, comm.world_size - 1
     pieces = split_pieces(vector, piece_bytes)

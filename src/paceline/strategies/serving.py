@@ -60,7 +60,7 @@ class Share:
 
     @property
     def rates(self) -> list[float]:
-        """Return every tensor's learning rate. Workers send it to servers, because only workers run the schedule."""
+        """Return the learning rate of each tensor. Workers send the rates, because servers do not run the schedule."""
         return [float(group["lr"]) for group in self._groups]
 
     def set_rates(self, rates: list[float], scale: float) -> None:
@@ -79,7 +79,7 @@ class Share:
 
 @dataclass
 class Note:
-    """The numbers that a worker sends to a server: before each vector of gradients or weights, or without a vector."""
+    """The numbers that a worker sends to a server, either before a vector of gradients or weights, or alone."""
 
     kind: int  # STEP, ALIVE, DONE, FINISH or STOP_REQUEST
     weight: float  # the worker's share of the global batch
@@ -111,9 +111,10 @@ class Server:
         unpack(start, share.parameters)
 
     def serve_synchronously(self) -> None:
-        """In each step, add the weighted gradients or weights of all workers, in order of rank, and make one update.
+        """In each step, add the vectors of all workers in order of rank, and make one update.
 
-        Returns after the workers have sent FINISH.
+        Each vector holds a worker's gradients or its weights, multiplied in both cases by that worker's share of the
+        global batch. Returns after the workers have sent FINISH.
         """
         share, comm, workers = self.share, self.comm, range(self.num_workers)
         buffers = [share.empty_vector(share.wire_dtype) for _ in workers]
@@ -189,7 +190,7 @@ class Server:
         self._optimizer.step()
 
     def _answer(self, answers: dict[int, tuple[int, int]]) -> None:
-        """Send the current tensors to every worker in `answers`, with the pair (staleness, lead) in its entry."""
+        """Send the current tensors to every worker in `answers`, together with its values (staleness, lead)."""
         if answers:
             tensors = self.share.flatten(self.share.parameters)
             sends = [self.comm.isend(tensors, worker, TENSORS) for worker in answers]

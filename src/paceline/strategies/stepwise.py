@@ -165,9 +165,9 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
         return operations
 
     def metrics(self) -> Json:
-        """Return the mean, maximum and last distance by which averaging moved this replica.
+        """Return the mean, the maximum and the latest of the distances by which averaging moved this replica.
 
-        The distance is relative to the replica's norm, and measured in every MEASURE_EVERY-th step.
+        Distances are relative to the replica's norm, and measured in every MEASURE_EVERY-th step.
         """
         if not self._moves:
             return {}
@@ -196,10 +196,10 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
         return sorted(legs)
 
     def _one_trip(self, vector: Tensor, legs: list[_Leg], step: int, sends: list[Work]) -> None:
-        """Replace every chunk of `vector` with its mean so far, this worker included, and start to send it to rank + 1.
+        """Average each chunk of `vector` over the workers that it has reached, and start to send it to rank + 1.
 
-        The mean so far is over the workers that the chunk has reached in this step. The sends are appended to `sends`.
-        The worker where a chunk's trip ends does not send the chunk.
+        The average includes this worker. The sends are appended to `sends`. The last worker that a chunk reaches does
+        not send the chunk.
         """
         comm = self.worker.comm
         right, left = (comm.rank + 1) % comm.world_size, (comm.rank - 1) % comm.world_size
@@ -212,7 +212,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
         receives: list[tuple[Work, Tensor]] = []
 
         def post_receives(count: int) -> None:
-            """Post receives until `count` are posted in total, so that senders can write directly to their buffers."""
+            """Post receives until `count` are posted in total. Senders can then write directly into the buffers."""
             for index in range(len(receives), min(count, len(arriving))):
                 target = buffers[index % AHEAD][: arriving[index][1].numel()]
                 receives.append((comm.irecv(target, left, tag), target))
@@ -254,7 +254,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
     def _await_correction(self) -> Tensor | None:
         """Wait for the correction of this replica and return it. Return None if there is no correction.
 
-        The correction is the full means of the last trip minus the partial means from which this worker continued.
+        For each chunk, the correction is the full mean minus the partial mean from which this worker continued.
         """
         if self._pending_means is None:
             return self._correction

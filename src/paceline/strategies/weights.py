@@ -39,7 +39,7 @@ class WeightAveraging(BufferEstimate, Strategy):
 
     @abstractmethod
     def average(self, step: int) -> None:
-        """Average the parameters over all or some workers, or do nothing. Called after every step, counted from 0."""
+        """Average the parameters over all or some workers, or do nothing. Called after each step (`step`, from 0)."""
 
     def check(self, num_workers: int, optimizer: type[torch.optim.Optimizer]) -> None:
         super().check(num_workers, optimizer)
@@ -145,11 +145,11 @@ def rotation(num_workers: int) -> Tensor:
 
 
 def bound_drift(period: Sequence[Tensor]) -> float:
-    """Return an upper bound of a replica's distance from the mean replica, relative to the largest norm of an update.
+    """Return an upper bound on a replica's distance from the mean replica, relative to the largest norm of an update.
 
-    `period` holds the mixing matrices W of successive steps. After the last, the first follows again. The replicas x of
-    p workers follow x(t+1) = W(t) (x(t) + u(t)), where the rows of W add up to 1 and u are the optimisers' updates. The
-    matrix C = I - J / p, where all elements of J are 1, subtracts the mean. Then C x(t+1) is the sum over s of
+    `period` holds the mixing matrices W of successive steps, which repeat in a cycle. The replicas x of p workers are
+    x(t+1) = W(t) (x(t) + u(t)), where each row of W adds up to 1 and u are the optimisers' updates. The matrix
+    C = I - J / p, where all elements of J are 1, subtracts the mean. Then C x(t+1) is the sum over s of
     C W(t) ... W(t-s) C u(t-s), as C W C = C W. If the norm of each update is at most U, the norm of all updates of a
     step together is at most sqrt(p) U. If p vectors add up to zero, the norm of each is at most sqrt((p-1)/p) times the
     norm of all together. So the distance of a replica is at most sqrt(p-1) U times the sum over s of

@@ -1,9 +1,9 @@
 """Base class of studies such as compare, scale and sweep, and the values that studies exchange with the engine.
 
-A study plans its training runs. One planned run is called a cell: one recipe, one strategy and one seed. A study that
-chooses runs by earlier results, such as tune, plans them in several stages. Each study is one class in a file or folder
-of its own. The engine (`study/engine.py`) interleaves the repeats of all cells, stores the study after every cell,
-resumes interrupted studies, and calls `Study.result` with everything measured so far.
+A study plans its training runs. One planned run is called a cell: one recipe, one strategy and one seed. A study such
+as tune, which chooses runs by earlier results, plans its runs in several stages. Each study is one class in a file or
+folder of its own. The engine (`study/engine.py`) interleaves the repeats of all cells, stores the study after every
+cell, resumes interrupted studies, and calls `Study.result` with everything measured so far.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ def bus_factor(op: str, world_size: int) -> float:
     """Return bus bandwidth / algorithm bandwidth: bytes that each worker must move per byte of the tensor.
 
     The operation gather-scatter computes the same result as an all-reduce, and gets the same factor, so that the
-    bandwidths of both are comparable. The additional bytes that rank 0 moves in gather-scatter lower its bandwidth.
+    bandwidths of both are comparable. In gather-scatter, rank 0 moves more bytes, which reduces the bandwidth.
     """
     share = (world_size - 1) / world_size
     factors = {"all_reduce": 2 * share, "ring": 2 * share, "gather-scatter": 2 * share}

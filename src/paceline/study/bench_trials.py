@@ -78,7 +78,7 @@ class Trial(ABC):
 
 
 class CopyTrial(Trial):
-    """A copy from one buffer to another, on all workers at once. Its bandwidth is reported as the copy limit."""
+    """A copy between two buffers, on all workers at the same time. Its bandwidth is reported as the copy limit."""
 
     def make_input(self) -> Tensor:
         self.output = torch.zeros(self.numel, dtype=self.dtype)
@@ -224,9 +224,9 @@ def trial_job(
 
     Return one list per case, with one dict per implementation and one dict for a memory copy. Each dict has the times
     in seconds, and `is_right`: whether a further, untimed execution was correct, or None if `check` is not set. Every
-    round times each implementation and the copy once. The order is rotated by one place from round to round, so that it
-    affects all of them alike. Before each timing, the workers wait at a barrier of the comm (communication backend) of
-    `context`, until all of them have filled their input.
+    round times each implementation and the copy once. The order is rotated by one place from round to round, so that
+    the order affects all times alike. Before each timing, the workers wait at a barrier of the comm (communication
+    backend) of `context`, until all workers have filled their input.
     """
     opened = {name: context.connect(name) for name in comms}
     found = []

@@ -114,7 +114,7 @@ def bucket_sizes(given: Sequence[float], model_mb: float) -> list[float]:
 def sent_per_step(spec: StrategySpec, recipe: Recipe, tensors: Sequence[TensorSpec]) -> float:
     """Predict how many bytes per step are sent by the worker that sends most.
 
-    The result is a mean over one period, the number of steps after which a strategy's traffic repeats.
+    The result is an average over one period, after which the strategy's traffic repeats.
     """
     strategy, comm, size = spec.build(), comms.get(recipe.comm), recipe.workers
     steps = max(strategy.traffic_period(size), 1)

@@ -60,10 +60,10 @@ class Side:
         )
 
     def steps(self, row: RunResult) -> list[list[float]]:
-        """Return one list per run of a row: the times of the run's timed steps in seconds, as means over workers.
+        """Return one list per run of a row: the times of the run's timed steps in seconds, averaged over workers.
 
         Runs whose worker files are gone are left out. Rows with different settings, such as numbers of workers, may
-        have the same label. A run then belongs to the row that lists the run's mean step time among its repeats.
+        have the same label. Such a row has only the runs whose mean step times are listed in the row.
         """
         found = []
         for folder in run_folders(self.stored.folder):
@@ -167,10 +167,10 @@ def _most_sent(result: RunResult) -> int:
 
 
 def _ratio(sides: tuple[Side, Side], pair: tuple[RunResult, RunResult]) -> tuple[Ratio, str]:
-    """Return the ratio of iteration times B / A with a confidence interval, and the interval's source.
+    """Return the ratio of step times B / A with a confidence interval, and the interval's source.
 
-    The source is "repeats" if both rows have at least two repeats, and otherwise "steps". Without stored steps, there
-    is no interval, and the source is an empty string.
+    The source is "repeats" if both rows have at least two repeats. Otherwise it is "steps" if both rows have stored
+    steps. If neither is the case, there is no interval, and the source is an empty string.
     """
     old, new = (_repeats(result) for result in pair)
     if min(len(old), len(new)) >= 2:

@@ -57,10 +57,10 @@ def _exact(strategy: Strategy, num_workers: int, reports: Reports, spread: float
 def _lossy(strategy: Strategy, num_workers: int, reports: Reports, spread: float) -> Verdict:
     """Check that the error of the first update, relative to the update's norm, is within the codec's bound.
 
-    The error is the distance from the oracle (the same training in one process). Later steps fail only if their error
-    is infinite, NaN or missing, because replicas that already differ from the oracle compute different gradients. A
-    codec's bound is relative to the norms of the workers' gradients, but the update follows the mean gradient. The
-    bound is therefore multiplied by `spread` (see `judge`).
+    The error is the distance from the oracle (the same training in one process). A codec's bound is relative to the
+    norms of the workers' gradients, but the update is computed from their mean. The bound is therefore multiplied by
+    `spread` (see `judge`). The bound does not apply to later steps, because replicas that already differ from the
+    oracle compute different gradients. A later step fails only if its error is infinite, NaN or missing.
     """
     found = [
         d for d in _oracle_differences(reports, lambda row: row.relative_to_path) if d.step == 0 or math.isinf(d.error)
@@ -116,7 +116,7 @@ def _stale(strategy: Strategy, num_workers: int, reports: Reports, spread: float
 def _none(strategy: Strategy, num_workers: int, reports: Reports, spread: float) -> Verdict:  # noqa: ARG001
     """Check that at least one replica differs from the oracle, as expected of a strategy without a guarantee.
 
-    The oracle is the same training in one process. A single worker cannot differ from it, so it passes.
+    The oracle is the same training in one process. With one worker, no difference is possible and the check passes.
     """
     verdict = _within(EXACT_TOLERANCE, list(_oracle_differences(reports, lambda row: row.relative_error)))
     differs = num_workers == 1 or verdict.error > LEAST_DIFFERENCE

@@ -61,7 +61,7 @@ class Prediction:
     def server_bytes(self) -> int:
         """Memory of a parameter server in bytes.
 
-        A server holds the same as a worker, except activations and the strategy's buffers, plus one received gradient.
+        Compared with a worker, a server holds one more gradient (a received one), but no activations and no buffers.
         """
         model = self.parameters_bytes + 2 * self.gradients_bytes + self.optimizer_bytes
         return self.process_bytes + self.data_bytes + model
@@ -139,7 +139,7 @@ def predict(footprint: Footprint, recipe: Recipe, entry: Entry, micro_batch_size
     heap = max(batch.heap_bytes + step.heap_bytes + before - gradients, 0)
     peaks = Peaks(heap, batch.mapped_bytes + step.mapped_bytes)
     peaks = peaks.maximum(replay(footprint.load_changes, samples)).maximum(replay(footprint.evaluation_changes, BATCH))
-    copy = _block_peaks(footprint.parameter_bytes)  # saving copies single tensors, then all of them at once
+    copy = _block_peaks(footprint.parameter_bytes)  # saving copies single tensors, then all of them in one block
     peaks = peaks.maximum(Peaks(footprint.parameter_bytes + copy.heap_bytes, copy.mapped_bytes))
     return Prediction(
         process_bytes=footprint.process_bytes + TRAINING_BYTES,

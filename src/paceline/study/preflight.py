@@ -32,7 +32,7 @@ def without_cluster(recipe: Recipe) -> Recipe:
 
 
 def reason_against_cluster(recipe: Recipe) -> str:
-    """Set up the recipe's emulated nodes once. Return why that failed, or an empty string if it worked."""
+    """Try to set up the recipe's emulated nodes. Return why that failed, or an empty string if it worked."""
     try:
         with Emulated(LaunchRequest(cluster=recipe.cluster)).open(1) as pool:
             pool.run(Task(_do_nothing, timeout_s=recipe.timeout_s), ignore_event)

@@ -92,7 +92,7 @@ def training_task(recipe: Recipe, entry: Entry, folder: Folder | None, **argumen
 
 
 def _store_unfinished(folder: Folder, recipe: Recipe, record: RunRecord, error: BaseException) -> None:
-    """Store a run that was interrupted, or one in which a worker failed. After other errors, delete its folder."""
+    """Store a run after an interrupt or the failure of a worker. After other errors, delete the run's folder."""
     if isinstance(error, KeyboardInterrupt):
         record = changed(record, status=INTERRUPTED)
     elif isinstance(error, WorkerError):

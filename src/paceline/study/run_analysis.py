@@ -29,7 +29,7 @@ CURVE_POINTS = 400
 
 @dataclass(frozen=True, kw_only=True)
 class RunAnalysis:
-    """Analysis of the workers' files (`files`), and bytes sent between each pair of processes, if known (`links`)."""
+    """Results of `analyse_run`: analysis of workers' files, and bytes sent between each pair of processes, if known."""
 
     files: Analysis = field(default_factory=Analysis)
     links: list[Link] | None = None
@@ -108,9 +108,9 @@ def trace_run(path: Path, *, target: Path | None = None, steps: StepRange | None
 def training_curve(workers: Sequence[WorkerReport]) -> Curve:
     """Return loss, accuracy, time and bytes over steps, for all workers together.
 
-    In long runs, each point summarises several steps, so that charts have at most CURVE_POINTS points: `train_s` and
-    `sent_bytes` are totals up to the last of these steps, and the other values are means over the steps. Asynchronous
-    workers may have different numbers of steps. The last points are then means over fewer workers.
+    In long runs, each point summarises several steps, so that charts have at most CURVE_POINTS points. `train_s` and
+    `sent_bytes` are totals up to the last of these steps, and the other values are averages over the steps.
+    Asynchronous workers may have different numbers of steps. The last points are then averages over fewer workers.
     """
     num_steps = max(len(worker.loss) for worker in workers)
     stride = max(-(-num_steps // CURVE_POINTS), 1)
@@ -174,8 +174,8 @@ def cost_of_target(accuracy: float | None, workers: Sequence[WorkerReport]) -> T
     if reached is None:
         return Target(accuracy=accuracy, reached=False, best=max((score for _, score in scored), default=None))
     if len({len(worker.loss) for worker in workers}) > 1:
-        # Asynchronous workers reach the same step at different times, so bytes up to that step are no common cost. All
-        # workers stop soon after the target is reached, so the bytes of the whole run are counted.
+        # Asynchronous workers reach a step at different times, so their bytes up to one step belong to different times.
+        # All workers stop soon after the target is reached, so the bytes of the whole run are counted.
         reached = changed(reached, sent_bytes=total_sent_bytes(workers, max(len(worker.loss) for worker in workers)))
     return Target(
         accuracy=accuracy,

@@ -89,7 +89,7 @@ def run_result(
 def combine(repeats: Sequence[RunResult]) -> Row:
     """Combine the repeats of one strategy into a row with median times and a confidence interval.
 
-    All fields that are not combined come from the repeat with the median iteration time.
+    All fields that are not combined come from the repeat with the median step time.
     """
     middle = sorted(repeats, key=lambda repeat: repeat.iteration_s.mean)[(len(repeats) - 1) // 2]
     means = [repeat.iteration_s.mean for repeat in repeats]
@@ -182,7 +182,7 @@ def interval_of(ratio: Ratio) -> Interval | None:
 
 
 def _slowest_repeats(row: Row) -> list[float]:
-    """Return the mean iteration time of the slowest worker in every compared repeat, in seconds."""
+    """Return the mean step time of the slowest worker in every compared repeat, in seconds."""
     means = row.iteration_mean_s_repeats
     return (row.slowest_mean_s_repeats or means)[
         : len(means)
@@ -198,9 +198,9 @@ def _verdict(is_different: bool | None, ratio: float) -> str:
 
 
 def _median_summary(summaries: Sequence[TimeSummary]) -> TimeSummary:
-    """Return the medians over repeats of the mean, p50, p90 and p95 of the iteration time.
+    """Return the medians over repeats of the mean, p50, p90 and p95 of the step time.
 
-    p90 is None if a repeat lacks it, because the first versions did not store p90.
+    p90 is None if a repeat has no p90. The first versions of Paceline did not store it.
     """
     return TimeSummary(
         mean=statistics.median(one.mean for one in summaries),

@@ -67,7 +67,7 @@ def _point_key(row: Row) -> tuple[str, str, int]:
 
 
 def best_point(rows: Sequence[Row]) -> Row:
-    """Return the row with the highest throughput, if possible one with several workers that synchronise.
+    """Return the row with the highest throughput among the rows with several workers that synchronise.
 
     If no such row exists, choose among all rows with several workers. If none has several workers, choose among all.
     """

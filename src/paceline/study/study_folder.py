@@ -77,7 +77,7 @@ class StudyFolder:
 def new_folder(out: Path, name: str, recipe: Recipe, first: StudyResult) -> Iterator[StudyFolder]:
     """Create the folder of a study, and hold the study's lock while the `with` block runs.
 
-    The folder is created in `out`. `first` is the study's result before the first run, which is stored at once.
+    The folder is created in `out`. `first`, the study's result before the first run, is stored immediately.
     """
     folder = Folder(out, timestamped(name))
     try:

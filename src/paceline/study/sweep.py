@@ -1,7 +1,7 @@
 """The sweep study (`paceline sweep`): vary some settings of a recipe, and run all combinations of their values.
 
-A point is one combination of values, with at most one remedy: recipe changes against the loss of accuracy with large
-batches. The axes are the varied settings. See `study/sweep_axes.py`.
+A point is one combination of values, with at most one remedy. A remedy is a named set of recipe changes against the
+loss of accuracy with large batches. The axes are the varied settings. See `study/sweep_axes.py`.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ NOT_VARIED = {
     "strategies": "a sweep runs one strategy per point; vary strategy, or use paceline compare",
 }
 BATCH_KEYS = {"train.batch_size", "train.worker_batch_size"}
-# Iteration times of runs that differ in one of these recipe keys cannot be compared.
+# Step times of runs that differ in one of these recipe keys cannot be compared.
 WORK = ("model.name", "data.name", "data.image_size")
 NOTHING = "none"
 

@@ -86,7 +86,7 @@ def num_processes(todo: Sequence[Case]) -> int:
 def verify(
     todo: Sequence[Case], launcher: WorkerPool, *, comm: str = "torch", on_case: Callable[[CertificateRow], None]
 ) -> list[CertificateRow]:
-    """Verify every case, and pass its row to `on_case` at once. Return all rows in the order of the cases."""
+    """Verify every case, and immediately pass its row to `on_case`. Return all rows in the order of the cases."""
     groups: dict[tuple[str, int], list[Case]] = {}
     for case in todo:
         groups.setdefault((case.model, case.world_size), []).append(case)

@@ -79,7 +79,7 @@ def replica_job(
 
 
 class _OracleFiles:
-    """Files with the parameters of the oracle (the same training in one process), and the replica to compare them with.
+    """Compares a replica with the oracle (the same training in one process), using files of the oracle's parameters.
 
     The names of all files begin with `prefix`.
     """
@@ -117,7 +117,7 @@ class _OracleFiles:
 
 
 class _Drift:
-    """Measures a replica's distance from the mean of all replicas, and the largest norm of its updates so far."""
+    """Measures the distance of a replica from the mean of all replicas, and the norm of the largest update so far."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._comm, self._parameters = trainer.context.comm, trainer.worker.parameters

@@ -21,8 +21,8 @@ ALLOCATOR_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "LD_P
 def keep_memory(environment: Mapping[str, str] = os.environ) -> bool:
     """Keep freed memory in this process, and return whether the allocator accepted the settings.
 
-    Does nothing and returns False if environment variables configure or may replace the allocator
-    (ALLOCATOR_VARIABLES), or if the C library has no mallopt.
+    Does nothing and returns False if the C library has no mallopt, or if one of the ALLOCATOR_VARIABLES is set: these
+    configure the allocator or may replace it.
     """
     if any(environment.get(name) for name in ALLOCATOR_VARIABLES):
         return False

@@ -1,9 +1,9 @@
 """BatchNorm statistics in data-parallel training, in one of the modes that the option --batchnorm selects.
 
-In mode `local`, each worker keeps the running statistics of its own batches. The modes `rank0` and `average` make the
-running statistics equal on all workers: those of rank 0, or the mean. They do so only before an evaluation, because
-training does not read running statistics. The mode `sync` normalises each step over the global batch (like
-torch.nn.SyncBatchNorm, but on CPUs too). The mode `off` keeps no running statistics.
+In mode `local`, each worker keeps the running statistics of its own batches. The mode `rank0` copies the running
+statistics of rank 0 to all workers, and the mode `average` averages them over workers. Both modes do so only before an
+evaluation, because training does not read running statistics. The mode `sync` normalises each step over the global
+batch (like torch.nn.SyncBatchNorm, but on CPUs too). The mode `off` keeps no running statistics.
 """
 
 from __future__ import annotations

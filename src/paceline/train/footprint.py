@@ -83,7 +83,7 @@ class Allocations(TorchDispatchMode):
 
 
 def _workspace(func: Any, args: Any, result: Any) -> int:
-    """Return an estimate of the bytes of a CPU convolution's workspace, which holds its tensors in a blocked layout.
+    """Estimate the bytes of a CPU convolution's workspace: copies of its tensors in a blocked layout.
 
     Returns 0 for other operations.
     """

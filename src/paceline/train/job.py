@@ -160,7 +160,7 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> WorkerReport:
 
 
 def _own_links(worker: Worker, predicted_operations: Counter) -> list[Link]:
-    """Return the counted and the predicted bytes that this worker sent to each peer, and received from each server.
+    """Return the bytes from this worker to each peer, and from each server to this worker, counted and predicted.
 
     `predicted_operations` are the operations that the strategy predicts for the run.
     """

@@ -77,8 +77,8 @@ class Lars(_LayerwiseOptimizer):
     Tensors of at most one dimension (biases, parameters of normalisation layers) are updated with ratio 1 and without
     decay. If the numerator or the denominator of the ratio is 0, the ratio is 1. As in the paper, lr multiplies the
     gradient before the momentum buffer, so a change of lr does not affect updates already in the buffer. With the
-    default `trust` of 0.001, |lr * ratio * (g + decay * w)| is about lr thousandths of |w|: useful values of lr are 10
-    to 1,000 times those of SGD.
+    default `trust` of 0.001, |lr * ratio * (g + decay * w)| is about 0.001 * lr * |w|. Useful values of lr are
+    therefore 10 to 1,000 times those of SGD.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class Lamb(_LayerwiseOptimizer):
 
 
 def _norm(tensor: Tensor) -> Tensor:
-    """Return the Euclidean norm in float32 or a wider type: squares of half-precision numbers overflow."""
+    """Return the Euclidean norm in float32 or a wider type, because squares of half-precision numbers overflow."""
     length: Tensor = torch.linalg.vector_norm(tensor, dtype=torch.promote_types(tensor.dtype, torch.float32))
     return length
 

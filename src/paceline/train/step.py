@@ -1,6 +1,6 @@
 """Computation of one worker in a training step: forward pass, loss and backward pass on its batch.
 
-The training loop uses these functions with every strategy, and so does the reference in one process (`oracle.py`).
+The training loop uses these functions with every strategy. The oracle (`oracle.py`) uses them, too.
 """
 
 from __future__ import annotations

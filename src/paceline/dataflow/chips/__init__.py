@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 MAX_RUN_BITS = 32
 MAX_VALUE = 10**15
-MAX_WHOLE = 10**9  # so that products of two of them fit into 64 bits
+MAX_WHOLE = 10**9  # the product of two such numbers fits into 64 bits
 
 
 @dataclass(frozen=True, kw_only=True)

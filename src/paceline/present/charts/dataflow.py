@@ -29,8 +29,8 @@ MAX_POINTS = 500  # points of a line; in longer simulations, each point is the m
 def utilisation(simulation: Simulation) -> Iterator[Chart]:
     """Draw the share of processing elements (PEs) that multiply or add, over cycles.
 
-    100 % are the PEs of all logical sets that are computed at once. A logical set has one PE for each pair of a kernel
-    row and an output row (see dataflow/placement.py). The array may have more or fewer PEs.
+    A logical set has one PE for each pair of a kernel row and an output row (see dataflow/placement.py). 100 % is the
+    size of a logical set times the number of sets side by side. This can be more or fewer PEs than the array has.
     """
     busy = simulation.busy_pes / simulation.plan.num_logical_pes
     stretch = -(-len(busy) // MAX_POINTS)

@@ -24,7 +24,7 @@ from paceline.results import Evaluation, Target, changed
 
 LOG_RATIO = 100.0  # the axis is logarithmic if the largest loss is more than this many times the smallest
 MARK_SIZES = (9, 30)  # sizes in pixels of the smallest and the largest marker in the trade-off chart
-OVER = {"step": "iterations", "train_s": "seconds", "sent_bytes": "bytes"}
+OVER = {"step": "steps", "train_s": "seconds", "sent_bytes": "bytes"}
 
 
 @chart("learning", order=10)
@@ -160,14 +160,14 @@ def _choices(results: Sequence[ShownRow]) -> list[Choice]:
 
 
 def _abscissa_columns(results: Sequence[ShownRow]) -> dict[str, tuple[str, Any]]:
-    columns = {"step": ("Iteration", whole), "train_s": ("Seconds", significant), "sent_bytes": ("Sent", amount)}
+    columns = {"step": ("Step", whole), "train_s": ("Seconds", significant), "sent_bytes": ("Sent", amount)}
     return {key: columns[key] for key in _abscissas(results)}
 
 
 def _over(results: Sequence[ShownRow], x: str, y: str, form: str) -> PlotlyFigure:
     if x == "step":
         figure = lines(results, x, y, f"%{{y:{form}}}", has_stripes=True)
-        figure.x_axis("iteration")
+        figure.x_axis("step")
     elif x == "train_s":
         figure = lines(results, x, y, f"%{{y:{form}}} at %{{x:.3g}} s")
         figure.x_axis("seconds of training", rangemode="tozero")

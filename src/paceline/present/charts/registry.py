@@ -47,8 +47,8 @@ def make_sections(rows: Sequence[ShownRow]) -> list[PageSection]:
 def shown_first(rows: Sequence[Row]) -> int:
     """Return the index of the row that charts of a single row show before the reader selects another row.
 
-    This is the fastest row. However, if it has no straggler and other rows have one, the index is that of the first row
-    with a straggler.
+    These charts show the fastest row. However, if the fastest row has no straggler and other rows have one, the charts
+    show the first row with a straggler.
     """
     slow = [index for index, row in enumerate(rows) if row.stragglers]
     label = fastest_of(rows).label

@@ -62,7 +62,7 @@ def published_bars(study: Reproduction) -> Iterator[Chart]:
     choices = [Choice("published quantity", tuple(titles))] if len(shown) > 1 else []
     caption = (
         "Hatched grey: published, measured on the authors' machines. Solid: measured here; pale: extrapolated from a "
-        "subset of iterations."
+        "subset of the steps."
     )
     yield Chart("published-bars", "Published and measured", caption, views, table, is_wide=True, choices=choices)
 

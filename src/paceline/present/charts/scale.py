@@ -67,14 +67,12 @@ def time_over_workers(results: Rows) -> Iterator[Chart]:
         lambda r: [bound * 1e3 for bound in r.iteration_mean_s_interval95 or ()] or None,
         lambda mode, workers, alone: alone / workers if mode == STRONG else alone,
     )
-    heads = ["Iteration, ms", "95 % interval, ms"]
+    heads = ["Step, ms", "95 % interval, ms"]
     caption = (
         f"Mean over timed steps and workers; less is better. {_interval_note(results)} Dashed: perfect scaling, "
         f"{_ideals(results)}."
     )
-    yield _chart(
-        "time-workers", "Time per iteration over workers", caption, results, quantity, "ms", heads, is_wide=True
-    )
+    yield _chart("time-workers", "Time per step over workers", caption, results, quantity, "ms", heads, is_wide=True)
 
 
 @chart("scale", order=30)
@@ -191,10 +189,12 @@ def _chart(
 ) -> Chart:
     modes = modes_of(results)
     views = [_figure(results, mode, quantity, unit) for mode in modes]
-    rows = [
-        [r.label, str(r.workers), mode_of(r), significant(quantity.value(r)), _interval(quantity.bounds(r))]
-        for r in results
-    ]
+    rows = [[r.label, str(r.workers), mode_of(r), significant(quantity.value(r))] for r in results]
+    intervals = [_interval(quantity.bounds(r)) for r in results]
+    if any(text != DASH for text in intervals):
+        rows = [[*row, text] for row, text in zip(rows, intervals, strict=True)]
+    else:
+        heads = heads[:1]
     table = Values(["Strategy", "Workers", "Scaling", *heads], rows)
     return Chart(id, title, caption, views, table, is_wide=is_wide, choices=_mode_choice(modes))
 

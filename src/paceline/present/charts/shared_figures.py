@@ -99,7 +99,7 @@ def bars_per_worker(
 ) -> PlotlyFigure:
     """Draw a bar for each worker and quantity, with the workers of a strategy next to each other.
 
-    `fields` maps the name of each quantity to the field of a worker's result that contains the value.
+    `fields` maps the name of each quantity to the name of its field in a worker's result.
     """
     figure = new_figure(barmode="overlay")
     room = 0.8 / len(fields)
@@ -157,7 +157,7 @@ def label_rows(figure: PlotlyFigure, results: Sequence[ShownRow], row_height: in
 
 
 def write_after_bar(figure: PlotlyFigure, x: float, row: int, text: str, index: int) -> None:
-    """Write a text to the right of the horizontal bar in row `row`, which ends at `x`."""
+    """Write a text to the right of the horizontal bar that ends at `x` in row `row`."""
     figure.add(
         "scatter",
         x=[x],
@@ -175,8 +175,8 @@ def write_after_bar(figure: PlotlyFigure, x: float, row: int, text: str, index: 
 def whiskers(points: Sequence[tuple[float, Sequence[float] | None]], *, floor: float = 0.0) -> Json:
     """Return plotly error bars for pairs of a value and its interval. Lower bounds are raised to at least `floor`.
 
-    A value can lie outside its interval, because it may be the median of repeats, and the interval is that of their
-    mean. The error bar on that side then has length zero.
+    A value can lie outside its interval, because the value may be the median of repeats, and the interval is that of
+    their average. A value above its interval has no upper error bar, and a value below its interval has no lower one.
     """
     return {
         "type": "data",

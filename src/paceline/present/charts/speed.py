@@ -1,4 +1,4 @@
-"""Charts of speed: time per iteration, time over the run, training time, and profiling overhead."""
+"""Charts of speed: time per step, time over the run, training time, and profiling overhead."""
 
 from __future__ import annotations
 
@@ -46,16 +46,17 @@ def iteration_time(content: Rows) -> Iterator[Chart]:
         figure.add("bar", **bar, marker={"color": style.colour}, hovertemplate=hover, meta=index)
         write_after_bar(figure, ends[-1], index, duration(mean / 1e3), index)
     label_rows(figure, results, row_height)
-    figure.x_axis("ms per iteration (less is better)", range=[0, max(ends) * ROOM])
+    figure.x_axis("ms per step (less is better)", range=[0, max(ends) * ROOM])
     has_intervals = any(result.iteration_mean_s_interval95 for result in results)
     intervals = "Whiskers are 95 % confidence intervals over repeats." if has_intervals else "One repeat: no interval."
-    rows = [
-        [r.label, *(ms(getattr(r.iteration_s, key)) for key in ("mean", "p50", "p95")), _interval_text(r)]
-        for r in results
-    ]
-    table = Values(["Strategy", "Mean, ms", "p50, ms", "p95, ms", "95 % interval of the mean, ms"], rows)
+    heads = ["Strategy", "Mean, ms", "p50, ms", "p95, ms"]
+    rows = [[r.label, *(ms(getattr(r.iteration_s, key)) for key in ("mean", "p50", "p95"))] for r in results]
+    if has_intervals:
+        heads.append("95 % interval of the mean, ms")
+        rows = [[*row, _interval_text(r)] for row, r in zip(rows, results, strict=True)]
+    table = Values(heads, rows)
     caption = f"Mean over timed steps and workers. {intervals}"
-    yield Chart("iteration-time", "Time per iteration", caption, [figure], table, is_wide=True)
+    yield Chart("iteration-time", "Time per step", caption, [figure], table, is_wide=True)
 
 
 @chart("speed", order=20)
@@ -70,14 +71,14 @@ def time_over_steps(content: Rows) -> Iterator[Chart]:
     ]
     if timed:  # the axis ends at the slowest timed step, because slow warm-up steps would flatten the curve
         figure.y_axis(range=[0, max(timed) * ROOM])
-    figure.x_axis("iteration")
-    figure.y_axis("ms per iteration")
+    figure.x_axis("step")
+    figure.y_axis("ms per step")
     warmup = max(result.warmup_steps for result in results)
-    dropped = f"; the first {'is' if warmup == 1 else f'{warmup} are'} warm-up, not counted" if warmup else ""
+    dropped = f"; the first {'is' if warmup == 1 else f'{warmup} are'} warm-up and not counted" if warmup else ""
     stride = max(-(-result.steps // max(len(result.curve.step), 1)) for result in results)
-    caption = f"The slowest worker of each iteration{f', means over {stride}' if stride > 1 else ''}{dropped}."
-    table = line_values(results, {"step": ("Iteration", whole), "iteration_s": ("ms", ms)})
-    yield Chart("time-steps", "Time per iteration over iterations", caption, [figure], table)
+    caption = f"The slowest worker of each step{f', means over {stride} steps' if stride > 1 else ''}{dropped}."
+    table = line_values(results, {"step": ("Step", whole), "iteration_s": ("ms", ms)})
+    yield Chart("time-steps", "Time per step over the run", caption, [figure], table)
 
 
 @chart("speed", order=30)

@@ -1,4 +1,4 @@
-"""Chart of where the time of a step goes, as stacked bars: compute, overlap, communication, waiting, data, rest."""
+"""Chart of where the time of a step goes, as stacked bars: compute, overlap, communication, waiting, data, other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from paceline.present.charts.registry import Rows, chart
 from paceline.present.charts.shared_figures import row_height_of
 from paceline.present.numbers import DASH, amount, ms
 from paceline.present.rows import ShownRow
-from paceline.present.styles import COMMUNICATION, PARTS
+from paceline.present.styles import COMMUNICATION, PART_NAMES, PARTS
 from paceline.results import Split, SplitMean
 
 PHASES = ("data", "forward", "backward", "optimizer")
@@ -90,7 +90,9 @@ def _figure(unit: str) -> PlotlyFigure:
     """
     figure = new_figure(barmode="stack", showlegend=True, legend=LEGEND_ABOVE)
     for part in PARTS:
-        figure.add("bar", x=[None], y=[None], name=part, marker=_marker(part), legendgroup=part, hoverinfo="skip")
+        figure.add(
+            "bar", x=[None], y=[None], name=PART_NAMES[part], marker=_marker(part), legendgroup=part, hoverinfo="skip"
+        )
     figure.x_axis("ms per step" if unit == "ms" else "% of the step")
     if unit == "percent":
         figure.x_axis(range=[0, 100])
@@ -124,8 +126,8 @@ def _stack(
                 [getattr(row, "rank", ""), ms(value), f"{share:.1f}", ms(step)]
                 for row, value, share, step in zip(rows, seconds, shares, steps, strict=True)
             ],
-            hovertemplate=f"{subject}%{{customdata[0]}}<br>{part} %{{customdata[1]}} ms, %{{customdata[2]}} % of "
-            "%{customdata[3]} ms<extra></extra>",
+            hovertemplate=f"{subject}%{{customdata[0]}}<br>{PART_NAMES[part]} %{{customdata[1]}} ms, "
+            "%{customdata[2]} % of %{customdata[3]} ms<extra></extra>",
         )
 
 
@@ -153,7 +155,7 @@ def _values(shown: Sequence[Shown]) -> Values:
         "Strategy",
         "Worker",
         "Step, ms",
-        *(f"{part.capitalize()}, ms" for part in PARTS),
+        *(f"{PART_NAMES[part].capitalize()}, ms" for part in PARTS),
         "Hidden, %",
         "Bandwidth",
     ]

@@ -42,7 +42,7 @@ class SweepQuantity:
 
 
 QUANTITIES = (
-    SweepQuantity("time per iteration", "ms per iteration", lambda r: r.iteration_s.mean * 1e3, significant),
+    SweepQuantity("time per step", "ms per step", lambda r: r.iteration_s.mean * 1e3, significant),
     SweepQuantity("samples per second", "samples per second", lambda r: r.samples_per_s, whole),
     SweepQuantity("epoch", "seconds per epoch", lambda r: r.epoch_s, significant),
 )

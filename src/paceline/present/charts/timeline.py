@@ -151,8 +151,8 @@ def _merged(spans: Sequence[Bar], close: float) -> list[Bar]:
 def _mark_steps(figure: PlotlyFigure, first_step: int, lane: Sequence[Bar], start: float) -> None:
     """Draw a vertical line at the start of each step of the first worker. A step starts with its data phase.
 
-    `lane` has the bars of the first worker. Draw no lines if the number of data phases is not `NUM_STEPS`, because a
-    step loads several batches.
+    `lane` has the bars of the first worker. If a step loads several batches, the number of data phases is not
+    `NUM_STEPS`, and no lines are drawn.
     """
     begins = [span.begin_s for span in lane if span.kind == "phase" and span.name == "data"]
     if len(begins) != NUM_STEPS:

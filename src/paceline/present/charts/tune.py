@@ -73,7 +73,7 @@ def quality_lost(content: TunedRows) -> Iterator[Chart]:
     """Draw the lost accuracy (or the increase of test loss) of each candidate against its time per step.
 
     All values are relative to the reference, an exact strategy. A rung (round) judges candidates by test accuracy or by
-    test loss. The values of a candidate are from the last rung that measured it with the criterion of the final rung.
+    test loss. The values of a candidate are from its last rung with the same criterion as the final rung.
     """
     study, styles = content.study, content.styles
     if not study.rungs:

@@ -14,7 +14,7 @@ from paceline.present.styles import Style
 from paceline.results.commands import Bench, CollectiveResult
 
 HTML = Visibility.HTML
-TIME_HELP = "time of the slowest worker in each iteration"
+TIME_HELP = "time of the slowest worker in each round"
 BUSBW_NOTE = (
     "busbw is algbw times 2(n-1)/n for all_reduce, ring and gather-scatter, times (n-1)/n for reduce_scatter and "
     "all_gather (bytes of the whole tensor), and times 1 for broadcast. Copy is the bandwidth of a memory copy by each "

@@ -62,7 +62,7 @@ class QuantizePresenter(Presenter):
     def summary(self, stored: Stored) -> RunSummary:
         """Summarise a quantization by its last integer-only stage, or else by its last stage.
 
-        The summary has the stage's name and test accuracy, but no iteration time.
+        The summary has the stage's name and test accuracy, but no step time.
         """
         study = stored.content
         if not isinstance(study, Quantization) or not study.stages:

@@ -55,7 +55,7 @@ IMPORTANCE = {
     "replicas": 44,
     "sent_per_step": 46,
 }
-EXTRAPOLATED_NOTE = "~: extrapolated from the mean iteration to a whole epoch, which was not run to its end."
+EXTRAPOLATED_NOTE = "~: extrapolated from the mean step time to a whole epoch, which was not run to its end."
 
 
 class ReproducePresenter(Presenter):

@@ -12,9 +12,20 @@ from paceline.errors import UsageError
 from paceline.present import comparison_findings, conditions
 from paceline.present.columns import comparison_table, worker_table
 from paceline.present.comparison_page import comparison_page, frame
-from paceline.present.numbers import milliseconds, number, percentage, seconds, share, significant, whole
+from paceline.present.numbers import (
+    counted,
+    milliseconds,
+    number,
+    percentage,
+    seconds,
+    share,
+    significant,
+    whole,
+    without_first,
+)
 from paceline.present.page_parts import Column, Fact, Facts, Finding, Page, Presenter, Table, Visibility
 from paceline.present.pages import PageContent
+from paceline.present.styles import PART_NAMES
 from paceline.results import RunResult
 from paceline.runs import run_folders
 from paceline.worker_files import worker_files, worker_lines
@@ -43,13 +54,12 @@ class RunPresenter(Presenter):
 
 def run_facts(run: RunResult) -> list[Fact]:
     """Return the facts that a terminal lists below the table of workers, such as throughput."""
-    iteration, final = run.iteration_s, run.final
+    time, final = run.iteration_s, run.final
     facts = [
         (
-            "iteration",
-            f"mean {milliseconds(iteration.mean)} ms, p50 {milliseconds(iteration.p50)}, p90 "
-            f"{milliseconds(iteration.p90)}, p95 {milliseconds(iteration.p95)} (over {run.timed_steps} steps, after "
-            f"{run.warmup_steps} of warm-up)",
+            "time per step",
+            f"mean {milliseconds(time.mean)} ms, p50 {milliseconds(time.p50)}, p90 {milliseconds(time.p90)}, p95 "
+            f"{milliseconds(time.p95)} ({counted(run.timed_steps, 'step')}{without_first(run.warmup_steps)})",
         ),
         ("throughput", f"{whole(run.samples_per_s)} samples/s"),
     ]
@@ -58,9 +68,8 @@ def run_facts(run: RunResult) -> list[Fact]:
         facts.append(("epoch", f"{seconds(run.epoch_s, 3)} s, {without_s} s without loading data"))
     if run.split is not None and run.split.mean.step_s:
         mean = run.split.mean
-        facts.append(
-            ("step", ", ".join(f"{part} {share(getattr(mean, f'{part}_s') / mean.step_s)}" for part in _PARTS))
-        )
+        parts = [f"{PART_NAMES[part]} {share(getattr(mean, f'{part}_s') / mean.step_s)}" for part in _PARTS]
+        facts.append(("parts of a step", ", ".join(parts)))
     facts += [
         (
             "training",
@@ -92,7 +101,7 @@ def run_facts(run: RunResult) -> list[Fact]:
 
 @dataclass(frozen=True)
 class WorkerProgress:
-    """Progress of a worker in an unfinished run: number of steps, mean time per iteration, last loss."""
+    """Progress of a worker in an unfinished run: number of steps, mean time per step, last loss."""
 
     run: str
     rank: int
@@ -138,7 +147,7 @@ def _progress_columns(*, is_run: bool) -> list[Column[WorkerProgress]]:
         Column(title="Run", short="run", text=lambda row: row.run, is_number=False),
         Column(title="Worker", short="worker", text=lambda row: str(row.rank)),
         Column(title="Steps", short="steps", text=lambda row: str(row.steps)),
-        Column(title="Iteration, ms", short="ms/step", text=lambda row: milliseconds(row.iteration_s)),
+        Column(title="Step, ms", short="ms/step", text=lambda row: milliseconds(row.iteration_s)),
         Column(title="Last loss", short="last loss", text=lambda row: number(row.loss)),
     ]
     return columns[1:] if is_run else columns

@@ -10,6 +10,7 @@ from paceline.present import conditions
 from paceline.present.numbers import DASH, megabytes, milliseconds, number, percentage, signed_percent
 from paceline.present.page_parts import ALWAYS_SHOWN, Column, Finding, Page, RunSummary, Table
 from paceline.present.pages import presenters
+from paceline.present.styles import PART_NAMES
 from paceline.results import Json
 from paceline.results.commands import Diff, DiffRow, DiffSide
 from paceline.runs import Stored
@@ -45,7 +46,7 @@ def list_page(stored: Sequence[Stored]) -> Page:
             text=lambda one: str(one.summary.workers or DASH),
             importance=10,
         ),
-        Column(title="Iteration, ms", short="ms/step", text=lambda one: milliseconds(one.summary.iteration_s)),
+        Column(title="Step, ms", short="ms/step", text=lambda one: milliseconds(one.summary.iteration_s)),
         Column(
             title="Test accuracy", short="test", text=lambda one: percentage(one.summary.test_accuracy), importance=40
         ),
@@ -104,7 +105,7 @@ def diff_page(diff: Diff, recipes: Mapping[str, Json] | None = None) -> Page:
 
 
 def _gate_findings(diff: Diff) -> list[Finding]:
-    """Return a finding with the verdict of --fail-if-slower for each row, or an empty list without that option."""
+    """Return one finding per row with the verdict of --fail-if-slower. Without that option, return an empty list."""
     if diff.fail_if_slower_percent is None:
         return []
     limit = f"{diff.fail_if_slower_percent:g} %"
@@ -194,9 +195,8 @@ def _splits(rows: Sequence[DiffRow]) -> Table[StepParts]:
     columns: list[Column[StepParts]] = [Column(title="ms of a step", text=lambda one: one.name, is_number=False)]
     for part in sides[0].seconds:
         name = part.removesuffix("_s")
-        columns.append(
-            Column(title=name, text=_milliseconds_of(part), importance=10 if name == "rest" else ALWAYS_SHOWN)
-        )
+        importance = 10 if name == "rest" else ALWAYS_SHOWN
+        columns.append(Column(title=PART_NAMES.get(name, name), text=_milliseconds_of(part), importance=importance))
     return Table(columns=columns, rows=sides)
 
 

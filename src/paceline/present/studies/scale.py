@@ -16,6 +16,7 @@ from paceline.present.numbers import (
     counted,
     duration,
     factor,
+    is_wide,
     milliseconds,
     number,
     percentage,
@@ -25,6 +26,7 @@ from paceline.present.numbers import (
     time_interval,
     times,
     whole,
+    without_first,
 )
 from paceline.present.page_parts import Column, Facts, KeyEntry, Page, Presenter, Table, Tile, Visibility
 from paceline.present.pages import PageContent
@@ -85,7 +87,7 @@ def tiles(rows: Sequence[Row]) -> list[Tile]:
     mode = modes_of(rows)[0]
     best = best_point([row for row in rows if row.point and row.point["mode"] == mode])
     scaling, where = scaling_of(best), f"{best.label} on {counted(best.workers, 'worker')}, {mode}"
-    found = [Tile("Time per iteration", duration(best.iteration_s.mean), where)]
+    found = [Tile("Time per step", duration(best.iteration_s.mean), where)]
     found.append(Tile("Samples per second", whole(best.samples_per_s), "of all workers together"))
     if scaling.speedup is not None:
         found.append(Tile("Speed-up", f"{times(scaling.speedup)} {TIMES}", "over one worker"))
@@ -111,21 +113,20 @@ def _table(study: ScaleResult, mode: str, labels: Sequence[str]) -> Table[Row]:
 
 
 def _columns(rows: Sequence[Row]) -> list[Column[Row]]:
-    warmup = counted(rows[0].warmup_steps, "iteration")
     interval = ", with its 95 % interval" if any(row.iteration_mean_s_interval95 for row in rows) else ""
     return [
         Column(title="Strategy", short="strategy", text=lambda row: row.label, is_number=False),
         Column(title="Workers", short="N", text=lambda row: str(row.workers), help="workers"),
         Column(title="Global batch", text=lambda row: whole(row.batch_size), places=MARKDOWN | HTML),
         Column(
-            title="Iteration, ms",
+            title="Step, ms",
             short="ms/step",
             text=_step,
             places=TERMINAL,
-            help=f"mean over workers, after {warmup} of warm-up{interval}",
+            help=f"mean over workers and steps{without_first(rows[0].warmup_steps)}{interval}",
         ),
         Column(
-            title="Iteration, ms",
+            title="Step, ms",
             text=lambda row: milliseconds(row.iteration_s.mean),
             places=MARKDOWN | NOTEBOOK | HTML,
             help="mean over timed steps and workers, median of repeats",
@@ -133,7 +134,7 @@ def _columns(rows: Sequence[Row]) -> list[Column[Row]]:
         Column(
             title="95 % interval",
             text=lambda row: time_interval(row.iteration_mean_s_interval95),
-            places=MARKDOWN | HTML,
+            places=MARKDOWN | HTML if interval else Visibility(0),
         ),
         Column(
             title="Speed-up",
@@ -216,9 +217,11 @@ def _part(title: str, short: str, importance: int) -> Column[Row]:
 
 
 def _step(row: Row) -> str:
-    bounds = row.iteration_mean_s_interval95
-    interval = f" {plus_minus(bounds, row.iteration_s.mean)}" if bounds else ""
-    return f"{milliseconds(row.iteration_s.mean)}{interval}"
+    bounds, mean = row.iteration_mean_s_interval95, row.iteration_s.mean
+    interval = ""
+    if bounds:
+        interval = f" ({time_interval(bounds)})" if is_wide(bounds, mean) else f" {plus_minus(bounds, mean)}"
+    return f"{milliseconds(mean)}{interval}"
 
 
 def _gained(row: Row) -> str:

@@ -15,7 +15,6 @@ from paceline.present.comparison_findings import ONE_REPEAT_TEXT
 from paceline.present.comparison_page import comparison_page, frame, study_of
 from paceline.present.numbers import (
     DASH,
-    counted,
     join_words,
     megabytes,
     milliseconds,
@@ -25,6 +24,7 @@ from paceline.present.numbers import (
     seconds,
     times,
     whole,
+    without_first,
 )
 from paceline.present.page_parts import Column, Finding, Page, Presenter, Table, Visibility
 from paceline.present.pages import PageContent
@@ -68,7 +68,7 @@ def sweep_page(material: PageContent, *, repeats: int, failures: Sequence[Findin
 
 
 def is_sweep(rows: Sequence[Row]) -> bool:
-    """Return whether all rows are from sweeps over the same recipe keys, and no two have the same values and remedy."""
+    """Return whether all rows are from sweeps over the same recipe keys, and no two rows share values and remedy."""
     points = [row for row in rows if row.remedy is not None and row.point]
     keys = {tuple(row.point or {}) for row in points}
     places = {(row.remedy, *map(value_text, (row.point or {}).values())) for row in points}
@@ -165,10 +165,10 @@ def sweep_table(rows: Sequence[ShownRow]) -> Table[ShownRow]:
         )
     columns += [
         Column(
-            title="Iteration, ms",
+            title="Step, ms",
             short="ms/step",
             text=lambda row: milliseconds(row.iteration_s.mean),
-            help=f"mean over workers, after {counted(rows[0].warmup_steps, 'iteration')} of warm-up",
+            help=f"mean over workers and steps{without_first(rows[0].warmup_steps)}",
         ),
         Column(
             title="95 %",

@@ -183,7 +183,7 @@ def _lost(one: TriedCandidate) -> str:
 
 
 def _elimination_reason(row: Candidate, *, is_last: bool) -> str:
-    """Return the text of the column "End": why a candidate was eliminated, or else that it passed or is exact."""
+    """Return the text of the column "End": "passed", "no difference", "exact" or the reason for elimination."""
     if row.end == "failed":
         return f"failed: {row.reason}"
     if row.end == "kept":  # in the last rung: the fastest candidate, if a tied one is the best

@@ -109,8 +109,8 @@ class LoadedModel:
 def find_source(target: str, runs: Path, changes: Mapping[str, Any]) -> ModelSource:
     """Find a trained model. Return its checkpoint file, and its recipe with `changes` applied.
 
-    `target` is the name or the folder of a run, `last`, or a checkpoint file. A quantization is also accepted, and
-    stands for the run whose model it converted.
+    `target` is the name or the folder of a run, `last`, or a checkpoint file. If `target` names a quantization of a
+    run's model, the result is the model of that run.
     """
     path = Path(target)
     if path.suffix == SUFFIX or path.is_file():
@@ -128,10 +128,11 @@ def find_source(target: str, runs: Path, changes: Mapping[str, Any]) -> ModelSou
 
 
 def _quantized_run(stored: Stored, source: str, runs: Path) -> Stored:
-    """Return the run whose model a stored quantization converted. `source` is the run's name in the quantization.
+    """Return the run that trained the model of a stored quantization.
 
-    This lets `paceline quantize last` work even if the last stored study is itself a quantization. Raises UsageError if
-    the run is not stored, for example because the quantization converted a checkpoint file.
+    The quantization stores the run's name as `source`. Because of this function, `paceline quantize last` works even if
+    the last stored study is itself a quantization. Raises UsageError if the run is not stored, for example because the
+    quantization converted a checkpoint file.
     """
     try:
         return find(source, runs)

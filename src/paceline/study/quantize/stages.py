@@ -199,7 +199,7 @@ def _distance(graph: Graph, model: Simulated, images: Tensor) -> float:
 
 
 def closest_calibration(calibrated: list[Calibrated]) -> Calibrated:
-    """Return the calibration whose quantized model is closest to the float model in its outputs on training images.
+    """Return the calibration method with the smallest `distance`, which is measured on training images.
 
     The test set is not used for this choice.
     """

@@ -1,7 +1,7 @@
 """Read published experiments from TOML files, and plan the runs that repeat them on this machine.
 
-A point is one combination of settings that an experiment varies, such as the number of workers. At a point that names
-no strategies, those of the experiment run.
+A point is one combination of settings that an experiment varies, such as the number of workers. If a point names no
+strategies, the experiment's own strategies are used.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ def _parts(recipe: Recipe, length: Length, points: list[Point]) -> list[Part]:
 def _subset_note(experiment: Experiment, part: Part) -> str:
     steps_per_epoch = -(-experiment.epoch_samples // part.recipe.batch_size)
     return (
-        f"Only a subset was run: {part.total_steps} iterations per row (an epoch of the first row has {steps_per_epoch}"
-        "). Epoch times are extrapolated from the mean iteration; accuracy is not compared. --full runs the whole "
+        f"Only a subset was run: {part.total_steps} steps per row (an epoch of the first row has {steps_per_epoch}"
+        "). Epoch times are extrapolated from the mean step time; accuracy is not compared. --full runs the whole "
         "experiment."
     )

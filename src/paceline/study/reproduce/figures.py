@@ -1,4 +1,4 @@
-"""Comparison with published tables: compute the tables' quantities from runs, and match measured with published rows.
+"""Comparison with published tables: compute their quantities from runs, and match measured rows with published rows.
 
 The name `ours` stands for measured rows and values, as opposed to published ones.
 """
@@ -27,7 +27,7 @@ Repeats = Sequence[RunResult]
 
 @dataclass(frozen=True)
 class FigureInputs:
-    """Inputs of the functions that compute quantities: the runs of all rows, because some quantities compare rows."""
+    """Inputs of the functions that compute quantities. Quantities that compare rows need the runs of all rows."""
 
     experiment: Experiment
     runs: Mapping[str, Repeats]  # repeats of every row, by key
@@ -201,7 +201,7 @@ def convergence(result: RunResult, target: float | None) -> Evaluation | None:
 
 
 QUANTITIES: dict[str, FigureColumn] = {
-    "iteration_s": FigureColumn("Iteration", "s", _iteration),
+    "iteration_s": FigureColumn("Step", "s", _iteration),
     "speedup": FigureColumn("Speed-up", "x", _speedup),
     "train_s": FigureColumn("Training", "s", _train),
     "epoch_s": FigureColumn("Epoch", "s", _epoch, is_per_epoch=True),

@@ -1,7 +1,7 @@
 """The reproduce study: repeat a published experiment, and check the strategies in its `proof` for exactness.
 
 A point is one combination of settings that an experiment varies, such as the number of workers. If the experiment
-quantizes its model, the study does so after the runs.
+includes a quantization, the model is quantized after the runs.
 """
 
 from __future__ import annotations
@@ -179,12 +179,12 @@ def _rows_of_parts(plan: ExperimentPlan, progress: Progress) -> tuple[list[Row],
         for entry in part.entries
         if (repeats := runs.get(_row_key(part, entry)))
     ]
-    # Iteration times with different batch sizes cannot be compared.
+    # Step times with different batch sizes cannot be compared.
     return (compare_rows(rows) if len(set(sizes.values())) == 1 else rows), ours
 
 
 def _row_key(part: Part, entry: Entry) -> str:
-    """Return the key of a row, which is unique within the study: the strategy, and the settings of its point."""
+    """Return a row's key, which is unique within the study. It consists of the strategy and the varied settings."""
     words = [f"{key.rpartition('.')[2]} {value}" for key, value in part.point.items()]
     return ", ".join([entry.label, *words])
 
