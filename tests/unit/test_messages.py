@@ -118,7 +118,7 @@ def test_a_report_that_does_not_fit_is_refused(wrong: dict[str, Any]) -> None:
         convert_reports([made_up_worker(0, [1.0]), made_up_worker(1, [1.0]) | wrong], WorkerReport)
 
 
-@pytest.mark.parametrize("order", [Enter("/tmp", ["/tmp/a"]), OpenStore("10.0.0.1", 0, 5.0)])
+@pytest.mark.parametrize("order", [Enter("/tmp", ["/tmp/a"]), OpenStore("10.0.0.1", 0, 5.0, bytes(32))])
 def test_orders_arrive(ends: tuple[MessagePackChannel, int], order: Any) -> None:
     channel, peer = ends
     put(peer, messages.encode(order))
@@ -132,7 +132,9 @@ def test_a_task_arrives_with_its_recipe(ends: tuple[MessagePackChannel, int], na
     recipe = Recipe().replace(changes) if name == "changed" else builtin_recipes()[name]
     arguments = {"recipe": recipe, "strategy": "ring", "folder": "", "cases": [["all_reduce", 4]]}
     task = Task(train_job, arguments, num_workers=2, num_servers=1, serve=serve_job, comm="torch", timeout_s=7.0)
-    order = RunTask(task=task, rank=1, local_rank=0, node="1", job=3, master=("10.0.0.1", 29400), address="")
+    order = RunTask(
+        task=task, rank=1, local_rank=0, node="1", job=3, master=("10.0.0.1", 29400), address="", secret=bytes(32)
+    )
     put(peer, messages.encode(messages._to_remote(order)))
     assert channel.receive_order() == order
 
@@ -198,7 +200,7 @@ VALID = [
     messages.encode(Emitted({"kind": "progress", "values": [1.5, None, True, {"a": b"x"}]})),
     messages.encode(FilePiece("checkpoints/final.safetensors", b"weights", is_first=False)),
     messages.encode(Failed("raised", "no such file", "Traceback")),
-    messages.encode(OpenStore("10.0.0.1", 29400, 60.0)),
+    messages.encode(OpenStore("10.0.0.1", 29400, 60.0, bytes(32))),
     messages.encode({"type": "task", "function": "os:system", "recipe": msgspec.msgpack.Ext(1, b"\x81\xa4seed\x01")}),
 ]
 

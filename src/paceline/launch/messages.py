@@ -10,13 +10,14 @@ from __future__ import annotations
 import importlib
 import pickle
 import re
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from inspect import isfunction
 from multiprocessing.connection import Connection
 from typing import Annotated, Any, Literal
 
 import msgspec
 
+from paceline.authenticated_channel import SECRET_BYTES
 from paceline.errors import RunError, UsageError
 from paceline.launch.base import Function, Task
 from paceline.recipe import Recipe
@@ -28,6 +29,7 @@ RECIPE_CODE = 1  # MessagePack extension type of a recipe
 
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+_Secret = Annotated[bytes, msgspec.Meta(min_length=SECRET_BYTES, max_length=SECRET_BYTES)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 20)]
 _FileName = Annotated[str, msgspec.Meta(min_length=1, max_length=1024, pattern=r"^[^\x00-\x1f\x7f]*$")]
 
@@ -44,11 +46,12 @@ class Enter(msgspec.Struct, frozen=True, tag="enter"):
 
 
 class OpenStore(msgspec.Struct, frozen=True, tag="store"):
-    """Order to worker 0: open torch's TCPStore, through which all workers find each other, and keep it open."""
+    """Order to worker 0: open the store through which all workers find each other, and keep it open."""
 
     address: str
     port: _Port
     timeout_s: float
+    secret: _Secret  # whoever connects to the store must know it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +65,7 @@ class RunTask:
     job: int  # number of the task in its pool, counted from 1
     master: tuple[str, int]  # address and port of the rendezvous store
     address: str  # at which peers reach the worker; empty: address of its network interface towards the store
+    secret: bytes = field(repr=False)  # of the rendezvous store
     objects: bytes = b""  # pickled models, data and losses of the parent; never sent to another host
 
 
@@ -128,6 +132,7 @@ class _RemoteTask(msgspec.Struct, frozen=True, tag="task"):
     job: int
     master: tuple[str, _Port]
     address: str
+    secret: _Secret
 
 
 class PickleChannel:
@@ -249,7 +254,7 @@ def _decode(decoder: msgspec.msgpack.Decoder[Any], data: bytes) -> Any:
 
 
 _TASK_FIELDS = ("num_workers", "num_servers", "comm", "device", "threads", "timeout_s")
-_ORDER_FIELDS = ("rank", "local_rank", "node", "job", "master", "address")
+_ORDER_FIELDS = ("rank", "local_rank", "node", "job", "master", "address", "secret")
 
 
 def _to_remote(order: RunTask) -> _RemoteTask:
