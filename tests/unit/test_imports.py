@@ -21,6 +21,7 @@ LAYERS: list[set[str]] = [
     {"results"},
     {"worker_files", "parsing"},
     {"plugins"},
+    {"trusted_code"},
     {"recipe"},
     {"data", "measure", "comm", "cluster"},
     {"models"},

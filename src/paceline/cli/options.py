@@ -87,6 +87,10 @@ def _host_option(kind: Any, default: Any, flag: str, text: str, **settings: Any)
     return Annotated[kind, typer.Option(flag, help=text, rich_help_panel="Several hosts", **settings)], default
 
 
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Execute the code that a stored run or study names, wherever its file is.")
+]
+
 # Options and their defaults, by parameter name.
 HOST_OPTIONS = {
     "launcher": _host_option(
