@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import shutil
@@ -38,14 +39,14 @@ def damage(folder: Path, generator: random.Random) -> str:
         return _damage_bytes(file, generator)
     if file.suffix == ".json":
         values = json.loads(file.read_text(encoding="utf-8"))
-        change = _damage_value(values, generator)
+        change = damage_value(values, generator)
         file.write_text(json.dumps(values), encoding="utf-8")
         return f"{file.name}: {change}"
     lines = file.read_text(encoding="utf-8").splitlines() or [""]
     number = generator.randrange(len(lines))
     if file.suffix == ".jsonl":
         values = json.loads(lines[number])
-        change = _damage_value(values, generator)
+        change = damage_value(values, generator)
         lines[number] = json.dumps(values)
     else:
         key = lines[number].partition("=")[0]
@@ -66,7 +67,7 @@ def _damage_bytes(file: Path, generator: random.Random) -> str:
     return f"{file.name}: replaced by {odd[:20]!r}"
 
 
-def _damage_value(values: Any, generator: random.Random) -> str:
+def damage_value(values: Any, generator: random.Random) -> str:
     """Change or delete one value, at any depth."""
     place, key, path = values, None, ""
     holder: Any = None
@@ -78,7 +79,7 @@ def _damage_value(values: Any, generator: random.Random) -> str:
     if generator.random() < 0.2:
         del holder[key]
         return f"{path} deleted"
-    odd = generator.choice(ODD)
+    odd = copy.deepcopy(generator.choice(ODD))
     holder[key] = odd
     return f"{path} = {str(odd)[:40]!r}"
 

@@ -6,6 +6,7 @@ Prints one JSON object: the results of two tasks, or the error.
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 import jobs
@@ -21,7 +22,12 @@ def main(kind: str, *words: str) -> None:
             note, world_size = words[-1], int(words[-2])
             runs = []
             for num_workers in (world_size, world_size - 1):
-                task = Task(jobs.place_of, {"note": note}, num_workers=num_workers, timeout_s=20.0)
+                task = Task(
+                    jobs.place_of,
+                    {"note": note},
+                    num_workers=num_workers,
+                    timeout_s=float(os.environ.get("TIMEOUT_S", 20.0)),
+                )
                 runs.append(launcher.run(task, ignore_event))
             print(json.dumps({"is_main": launcher.is_main, "runs": runs}))
     except PacelineError as error:
@@ -31,8 +37,8 @@ def main(kind: str, *words: str) -> None:
 def _open(kind: str, *words: str) -> WorkerPool:
     if kind == "torchrun":
         return choose_launcher(LaunchRequest()).open(int(words[0]))
-    node_rank, port, world_size, _ = words
-    request = LaunchRequest(num_nodes=2, node_rank=int(node_rank), master_port=int(port))
+    node_rank, port, *token, world_size, _ = words
+    request = LaunchRequest(num_nodes=2, node_rank=int(node_rank), master_port=int(port), token_file="".join(token))
     return choose_launcher(request).open(int(world_size))
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
 from paceline.errors import RunError, UsageError
 
 Line = dict[str, Any]  # the value of `kind` determines the other keys
 
 MOST_LINE_BYTES = 16 * 2**20  # workers write lines of some kilobytes; a longer line is from another program
+MOST_FOLDERS = 8  # in the path of a file of a run
 _DECODE = json.JSONDecoder().raw_decode  # a fifth faster than json.loads
 _WHOLE, _NUMBER, _TEXT = (int,), (int, float), (str,)
 _SPAN = {"step": _WHOLE, "begin_s": _NUMBER, "end_s": _NUMBER}
@@ -79,9 +81,18 @@ def _parsed(data: bytes) -> Line:
     return line
 
 
-def path_in_run(folder: Path, name: str, *, rank: int) -> Path:
-    """Return the path for a worker's file `name` in a run's folder. Raise RunError if it is outside the folder."""
+def open_in_run(folder: Path, name: str, *, rank: int, appends: bool = False) -> BinaryIO:
+    """Open a file that a worker of another host sends, for writing in a subfolder of the run's folder.
+
+    Raises RunError if the name leads anywhere else, also through a link. The files beside the subfolders, such as the
+    recipe, are not for workers to write.
+    """
     inner = PurePosixPath(name)
-    if inner.is_absolute() or ".." in inner.parts:
+    if inner.is_absolute() or ".." in inner.parts or "\0" in name or not 2 <= len(inner.parts) <= MOST_FOLDERS:
         raise RunError(f"worker {rank} sent the file {name!r}, which is outside the run's folder")
-    return folder / inner
+    target = folder / inner
+    if target.parent.resolve() != folder.resolve() / inner.parent:
+        raise RunError(f"worker {rank} sent the file {name!r}, but a folder on its path is a link")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_APPEND if appends else os.O_TRUNC)
+    return os.fdopen(os.open(target, flags, 0o666), "ab" if appends else "wb")

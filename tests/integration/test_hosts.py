@@ -243,7 +243,7 @@ def test_a_worker_loads_no_pickle_and_runs_no_foreign_function(tmp_path: Path, o
     enter = framed(messages.encode(messages.Enter(str(tmp_path), [])))
     foreign = {"type": "task", "function": "pathlib:Path.touch", "serve": None, "arguments": {}, "comm": "torch"}
     foreign |= {"num_workers": 1, "num_servers": 0, "device": "cpu", "threads": 1, "timeout_s": 1.0, "rank": 0}
-    foreign |= {"local_rank": 0, "node": "0", "job": 1, "master": ["127.0.0.1", 1], "address": ""}
+    foreign |= {"local_rank": 0, "node": "0", "job": 1, "master": ["127.0.0.1", 1], "address": "", "secret": bytes(32)}
     bomb = framed(pickle.dumps(Bomb(proof)))
     sent = bomb if order == "pickle" else enter + framed(messages.encode(foreign))
     worker = subprocess.Popen(

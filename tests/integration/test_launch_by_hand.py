@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -15,6 +16,8 @@ from paceline.comm.torch import make_store
 from paceline.comm.worker_placement import choose_comm
 from paceline.errors import UsageError
 from paceline.launch.base import LaunchRequest, Task
+from paceline.launch.registry import choose_launcher
+from paceline.launch.shared_token import secret_from
 from paceline.launch.torchrun import Torchrun, TorchrunEnv, TorchrunPool
 
 SCRIPT = str(TESTS / "one_of_several.py")
@@ -66,6 +69,89 @@ def test_nodes_with_different_requests_are_told_so() -> None:
     for own, other in ((0, 1), (1, 0)):
         error = f"node {own} and node {other} were started with different requests; {remedy}"
         assert found[own] == {"kind": "UsageError", "error": error}
+
+
+def token_file(folder: Path, name: str, content: bytes, mode: int = 0o600) -> str:
+    path = folder / name
+    path.write_bytes(content)
+    path.chmod(mode)
+    return str(path)
+
+
+@pytest.mark.slow
+def test_nodes_with_the_same_token_join(tmp_path: Path) -> None:
+    port, words = str(free_port()), ["2", "same"]
+    one, other = token_file(tmp_path, "one", b"a" * 32), token_file(tmp_path, "other", b"a" * 32 + b"\n")
+    main, second = answers([["node", "0", port, one, *words], ["node", "1", port, other, *words]])
+    assert main["runs"] == [[[rank, size, "same"] for rank in range(size)] for size in (2, 1)]
+    assert second["runs"] == [[], []]
+
+
+def test_a_node_with_another_token_is_refused_on_both_sides(tmp_path: Path) -> None:
+    port, words = str(free_port()), ["2", "same"]
+    one = token_file(tmp_path, "one", b"a" * 32)
+    commands = [["node", "0", port, one, *words], ["node", "1", port, *words]]  # the second has none
+    environments: list[dict[str, str]] = [{"TIMEOUT_S": "10"}, {"TIMEOUT_S": "60"}]
+    main, other = answers(commands, environments)
+    assert main == {
+        "kind": "RunError",
+        "error": "node 1 did not connect within 10 s (refused: another --token-file or none, from 127.0.0.1); start "
+        "the same command on that host with --node-rank 1",
+    }
+    assert other == {
+        "kind": "RunError",
+        "error": f"node 1 cannot join at 127.0.0.1:{port}: node 0 has another secret; give all nodes the same "
+        "--token-file, with the same content",
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "reason"),
+    [
+        (b"a" * 32, 0o644, "can be read or written by other users; run `chmod 600`"),
+        (b"a" * 32, 0o620, "can be read or written by other users"),
+        (b"a" * 15 + b"\n" * 10, 0o600, "must have 16 to 65536 bytes, not 15; create one with"),
+        (b"", 0o600, "must have 16 to 65536 bytes, not 0"),
+        (b"a" * 70_000, 0o600, "must have 16 to 65536 bytes"),
+    ],
+)
+def test_unsuitable_token_files_are_refused(tmp_path: Path, content: bytes, mode: int, reason: str) -> None:
+    name = token_file(tmp_path, "token", content, mode)
+    with pytest.raises(UsageError, match=reason):
+        choose_launcher(LaunchRequest(num_nodes=2, token_file=name))
+
+
+def test_what_is_no_token_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    for name, reason in (
+        ("none", "No such file"),
+        ("pipe", "must have 16 to"),
+        (".", "Is a directory"),
+        ("\0", "cannot be"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            choose_launcher(LaunchRequest(num_nodes=2, token_file=str(tmp_path / name)))
+    with pytest.raises(UsageError, match="--token-file needs --nnodes, which is not given"):
+        LaunchRequest(token_file="token")
+
+
+def test_hosts_without_a_token_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"no other host can join at 10\.0\.0\.1: create one with .* add --token-file"):
+        choose_launcher(LaunchRequest(num_nodes=2, master_addr="10.0.0.1"))
+
+
+def test_nodes_on_one_host_share_a_secret_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    first = secret_from("", "127.0.0.1")
+    (path,) = (tmp_path / ".cache" / "paceline").iterdir()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert (secret_from("", "localhost"), len(first)) == (first, 32)
+    assert first not in path.read_bytes()
+    path.write_text("b" * 32)
+    assert secret_from("", "::1") != first
+    path.chmod(0o644)
+    with pytest.raises(UsageError, match="can be read or written by other users"):
+        secret_from("", "127.0.0.1")
 
 
 def test_workers_that_torchrun_started() -> None:

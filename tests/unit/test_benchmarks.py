@@ -13,6 +13,7 @@ SHORT = {
     "measuring.py": ("--models", ""),
     "kept_memory.py": ("--models", "lenet5", "--repeats", "1", "--steps", "2"),
     "startup.py": ("--before", str(REPOSITORY), "--repeats", "1", "--command=--help"),
+    "fuzz.py": ("--inputs", "90", "--faults", "/nonexistent"),
     "dataflow.py": ("--side", "6", "--repeats", "1"),
 }
 

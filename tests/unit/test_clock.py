@@ -7,8 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from helpers import on_threads
+from paceline.errors import RunError
 from paceline.measure import exchange as module
 from paceline.measure.exchange import (
     PIECE_BYTES,
@@ -96,3 +98,39 @@ def test_files_travel_to_rank_0_in_pieces(tmp_path: Path) -> None:
 
 def test_an_empty_text_is_told_too() -> None:
     assert on_threads(2, lambda context: broadcast_text(context.comm, "")) == ["", ""]
+
+
+class Sender:
+    """A comm of rank 0 whose only peer sends the given bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def recv(self, tensor: torch.Tensor, peer: int, tag: int = 0) -> None:
+        del peer, tag
+        piece, self._data = self._data[: len(tensor)], self._data[len(tensor) :]
+        tensor.copy_(torch.frombuffer(bytearray(piece), dtype=torch.uint8))
+
+
+@pytest.mark.parametrize(
+    ("listing", "reason"),
+    [
+        (b"not JSON", "sent a malformed list of files"),
+        (b'[["workers/1.jsonl"]]', "sent a malformed list of files"),
+        (b'[["workers/1.jsonl", -5]]', "sent a malformed list of files"),
+        (b'[[3, "many"]]', "sent a malformed list of files"),
+        (b"[" * 5000, "sent a malformed list of files"),
+        (b'[["../1.jsonl", 1]]', "outside the run's folder"),
+        (b'[["recipe.toml", 1]]', "outside the run's folder"),
+    ],
+)
+def test_hostile_lists_of_files_are_refused(tmp_path: Path, listing: bytes, reason: str) -> None:
+    with pytest.raises(RunError, match=f"worker 1 .*{reason}"):
+        module._receive_files(Sender(listing), 1, len(listing), tmp_path)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("length", [-1, 1 << 40])
+def test_lists_of_files_have_a_limit(tmp_path: Path, length: int) -> None:
+    with pytest.raises(RunError, match=f"a list of files of {length} bytes"):
+        module._receive_files(Sender(b""), 1, length, tmp_path)  # type: ignore[arg-type]

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from paceline.cluster.cgroups import claim_groups, labelled_groups, limit_files, limit_groups, members, weight_files
+from paceline.cluster import group_files
+from paceline.cluster.cgroups import claim_groups, labelled_groups, limit_files, limit_groups, weight_files
+from paceline.cluster.group_files import members, name_of_cluster, read_group_file, write_group_file
 from paceline.cluster.layout import DIRECT, USER, ClusterLayout, Controller, NodeLayout
 from paceline.cluster.network import (
     MTU,
@@ -207,6 +212,17 @@ def groups_of_version_2(folder: Path) -> ClusterLayout:
     return layout_of("nodes=2,cpus=0.5,memory=1g,slow=1:0.5", host=dataclasses.replace(EVERYTHING, controllers=both))
 
 
+@pytest.fixture
+def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Treat ordinary folders as cgroups, and create their files when they are written."""
+    monkeypatch.setattr(group_files, "is_in_cgroupfs", lambda _: True)
+    own = os.open
+    monkeypatch.setattr(
+        os, "open", lambda path, flags, *mode: own(path, flags | (os.O_CREAT if flags & 1 else 0), *mode)
+    )
+
+
+@pytest.mark.usefixtures("anywhere")
 def test_both_controllers_of_version_2_share_a_folder(tmp_path: Path) -> None:
     layout = groups_of_version_2(tmp_path)
     claim_groups(layout)
@@ -222,6 +238,7 @@ def test_both_controllers_of_version_2_share_a_folder(tmp_path: Path) -> None:
     assert (tmp_path / "cgroup.subtree_control").read_text() == "cpu memory"
 
 
+@pytest.mark.usefixtures("anywhere")
 def test_a_folder_that_is_there_already_is_left_alone(tmp_path: Path) -> None:
     layout = groups_of_version_2(tmp_path)
     (tmp_path / "paceline-lab").mkdir()
@@ -230,10 +247,23 @@ def test_a_folder_that_is_there_already_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "paceline-lab").exists()
 
 
-def test_leftovers_are_found_by_label_alone(tmp_path: Path) -> None:
-    for name in ("paceline-lab/node-0", "deep/below/paceline-abc", "packer-1", "deep/my-paceline-x"):
-        (tmp_path / "groups" / name).mkdir(parents=True)
-    (tmp_path / "groups/paceline-lab/node-0/cgroup.procs").write_text("12\n13\n")
+def make_groups(folder: Path, *names: str, procs: str = "") -> None:
+    for name in names:
+        (folder / name).mkdir(parents=True)
+        (folder / name / "cgroup.procs").write_text(procs)
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_leftovers_are_found_by_their_exact_form(tmp_path: Path) -> None:
+    groups = tmp_path / "groups"
+    make_groups(groups, "paceline-lab", "deep/below/paceline-abc", "packer-1", "deep/my-paceline-x")
+    make_groups(groups, "paceline-lab/node-0", procs="12\n13\n")
+    # Folders of others: a systemd unit, an odd name, processes at the top, folders that are not those of nodes.
+    make_groups(groups, "paceline-nightly.service", "paceline-", "paceline-toolongname", "paceline-Lab", procs="1\n")
+    make_groups(groups, "paceline-busy", procs="14\n")
+    make_groups(groups, "paceline-unit", "paceline-unit/app.service", "paceline-odd", "paceline-odd/node-00")
+    make_groups(groups, "paceline-deep", "paceline-deep/node-0", "paceline-deep/node-0/more")
+    (groups / "paceline-link").symlink_to(groups / "paceline-lab")
     mounts = tmp_path / "mountinfo"
     mounts.write_text(
         f"31 23 0:27 / {tmp_path}/groups rw,relatime - cgroup2 cgroup2 rw\n22 1 8:1 / / rw - ext4 /dev/x rw\n"
@@ -244,3 +274,57 @@ def test_leftovers_are_found_by_label_alone(tmp_path: Path) -> None:
         "abc": [tmp_path / "groups/deep/below/paceline-abc"],
     }
     assert members(found["lab"][0]) == {12, 13}
+
+
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make folders of another user")
+def test_groups_of_another_user_are_not_ours(tmp_path: Path) -> None:
+    make_groups(tmp_path, "paceline-lab", "paceline-lab/node-0")
+    assert name_of_cluster(tmp_path / "paceline-lab") == "lab"
+    os.chown(tmp_path / "paceline-lab", 65534, 65534)
+    assert name_of_cluster(tmp_path / "paceline-lab") == ""
+
+
+def test_files_outside_of_cgroups_are_neither_read_nor_written(tmp_path: Path) -> None:
+    make_groups(tmp_path, "paceline-lab", procs="12\n")
+    file = tmp_path / "paceline-lab" / "cgroup.procs"
+    with pytest.raises(OSError, match=r"not in a file system of cgroups \(writing '13'\)"):
+        write_group_file(file, "13")
+    with pytest.raises(OSError, match="not in a file system of cgroups"):
+        read_group_file(file)
+    assert file.read_text() == "12\n"
+    assert name_of_cluster(tmp_path / "paceline-lab") == ""
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    target, link = tmp_path / "precious", tmp_path / "cgroup.procs"
+    target.write_text("precious")
+    link.symlink_to(target)
+    for action in (lambda: write_group_file(link, "1"), lambda: read_group_file(link)):
+        with pytest.raises(OSError, match="Too many levels of symbolic links"):
+            action()
+    assert target.read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": "../../etc"},
+        {"name": "lab;reboot"},
+        {"name": ""},
+        {"subnet": "10.77.0; reboot"},
+        {"entry": "sudo"},
+        {"controllers": (Controller("cpu", 1, "relative"),)},
+        {"controllers": (Controller("cpu", 1, "/sys/fs/cgroup/../../../etc"),)},
+        {"nodes": (NodeLayout(),) * 251},
+    ],
+)
+def test_the_settings_of_a_strange_keeper_are_refused(changes: dict[str, Any]) -> None:
+    layout = layout_of("nodes=2")
+    with pytest.raises(ValueError, match="not the settings of a cluster"):
+        dataclasses.replace(layout, **changes)
+    values = {**dataclasses.asdict(layout), **{key: changes[key] for key in changes}}
+    text = json.dumps(values, default=dataclasses.asdict)
+    with pytest.raises(ValueError, match="not the settings of a cluster"):
+        ClusterLayout.from_json(text)

@@ -233,6 +233,10 @@ def test_truncated_and_corrupt_files_are_named_with_both_sides(tmp_path: Path, m
         ({"train-images-idx3-ubyte": idx(np.zeros((30, 28)))}, "begins with 00000802, not 00000803; download it again"),
         ({"t10k-labels-idx1-ubyte": idx(np.zeros(20))[:-1]}, r"should have 28 bytes \(20 values\), but has 27"),
         ({"t10k-labels-idx1-ubyte": b""}, "begins with , not 00000801"),
+        (
+            {"t10k-labels-idx1-ubyte": idx(np.full(20, 10))},
+            r"labels-idx1-ubyte has the label 10, but there are 10 classes",
+        ),
         ({"train-labels-idx1-ubyte": idx(np.zeros(29))}, r"has 30 images, but .*labels-idx1-ubyte has 29 labels"),
     ],
 )
@@ -247,6 +251,20 @@ def test_files_that_contradict_themselves(tmp_path: Path, mnist, monkeypatch, ch
 def test_a_broken_gzip_stream_is_explained() -> None:
     with pytest.raises(UsageError, match=r"data file some\.gz cannot be decompressed"):
         read_idx("some.gz", gzip.compress(b"x" * 1000)[:-9], num_dimensions=1)
+
+
+def test_a_short_file_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.data.mnist.MOST_IDX_BYTES", 1 << 20)
+    data = gzip.compress(bytes((0, 0, 8, 1)) + (50 << 20).to_bytes(4, "big") + bytes(50 << 20))
+    with pytest.raises(UsageError, match=r"should have 52428808 bytes \(52428800 values\), but has 1048577"):
+        read_idx("some.gz", data, num_dimensions=1)
+
+
+@pytest.mark.parametrize("sizes", [(2**32 - 1, 2**32 - 1, 0), (0, 2**31, 2**31), (2**32 - 1,) * 3])
+def test_sizes_that_no_array_has_are_refused(sizes: tuple[int, int, int]) -> None:
+    header = bytes((0, 0, 8, 3)) + b"".join(size.to_bytes(4, "big") for size in sizes)
+    with pytest.raises(UsageError, match="data file some should have .* download it again"):
+        read_idx("some", header, num_dimensions=3)
 
 
 def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
@@ -325,6 +343,15 @@ def test_records_must_be_whole(tmp_path: Path, cifar, monkeypatch) -> None:  # t
     monkeypatch.setitem(PUBLISHED, "cifar10", dataclasses.replace(CIFAR10, files=files))
     write_plain(tmp_path, {**cifar, "test_batch.bin": odd})
     with pytest.raises(UsageError, match=r"test_batch\.bin is not a whole number of 3073-byte records"):
+        load("cifar10", tmp_path)
+
+
+def test_labels_must_be_classes(tmp_path: Path, cifar, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    odd = b"\x0a" + cifar["test_batch.bin"][1:]
+    files = {**PUBLISHED["cifar10"].files, "test_batch.bin": {"test_batch.bin": sha256(odd)}}
+    monkeypatch.setitem(PUBLISHED, "cifar10", dataclasses.replace(CIFAR10, files=files))
+    write_plain(tmp_path, {**cifar, "test_batch.bin": odd})
+    with pytest.raises(UsageError, match="have the label 10, but there are 10 classes; download them again"):
         load("cifar10", tmp_path)
 
 

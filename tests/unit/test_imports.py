@@ -17,10 +17,11 @@ SOURCE = REPOSITORY / "src" / "paceline"
 
 # Low to high: a part may import what stands before its own line, and its own line's parts where it says so.
 LAYERS: list[set[str]] = [
-    {"durable_files", "errors", "output_files", "text"},
+    {"authenticated_channel", "durable_files", "errors", "output_files", "text"},
     {"results"},
     {"worker_files", "parsing"},
     {"plugins"},
+    {"trusted_code"},
     {"recipe"},
     {"data", "measure", "comm", "cluster"},
     {"models"},

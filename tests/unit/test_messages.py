@@ -6,6 +6,7 @@ import contextlib
 import os
 import pickle
 import struct
+import threading
 from array import array
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
@@ -73,12 +74,66 @@ def put(descriptor: int, data: bytes) -> None:
     os.write(descriptor, struct.pack("!i", len(data)) + data)
 
 
+STEP_EVENT = {"kind": "progress", "rank": 1, "step": 3, "total_steps": 9, "epoch": 1, "iteration": 3, "loss": 0.5}
+STEP_EVENT |= {"accuracy": None, "samples_per_s": 10.5, "in_comm_percent": 3}
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {},
+        {"kind": 3},
+        {"kind": ["progress"]},
+        {"kind": "progress"},
+        {"kind": "warning"},
+        {"kind": "warning", "text": 3},
+        {"kind": "progress", "rounds": "many", "op": "all_reduce"},
+        *({**STEP_EVENT, key: "text"} for key in STEP_EVENT if key != "kind"),
+        {**STEP_EVENT, "rank": -1},
+        {**STEP_EVENT, "total_steps": 1 << 60},
+    ],
+)
+def test_malformed_events_are_refused(ends: tuple[MessagePackChannel, int], event: dict[str, Any]) -> None:
+    channel, peer = ends
+    put(peer, messages.encode(Emitted(event)))
+    with pytest.raises(MessageError, match=r"a progress event without a kind|a malformed progress event"):
+        channel.receive()
+
+
+def test_texts_cannot_control_the_terminal_or_fill_it(ends: tuple[MessagePackChannel, int]) -> None:
+    channel, peer = ends
+    put(peer, messages.encode(Emitted({"kind": "warning", "text": "\x1b[2Jred\u202e\x9b31m" + "x" * 30_000})))
+    reply = channel.receive()
+    assert isinstance(reply, Emitted)
+    assert reply.event["text"].startswith(" [2Jred  31mxxx")
+    assert len(reply.event["text"]) == messages.MAX_TEXT
+    put(peer, messages.encode(Failed("raised", "\x07" + "m" * 30_000, "t" * 30_000 + "\x1bend")))
+    failed = channel.receive()
+    assert isinstance(failed, Failed)
+    assert (len(failed.message), failed.message[:2]) == (messages.MAX_TEXT, " m")
+    assert (len(failed.traceback), failed.traceback[-4:]) == (messages.MAX_TEXT, " end")
+
+
+def test_pieces_of_files_are_limited(ends: tuple[MessagePackChannel, int]) -> None:
+    channel, peer = ends
+    data = bytes(messages.PIECE_BYTES + 1)
+    thread = threading.Thread(
+        target=put, args=(peer, messages.encode(FilePiece("workers/0.jsonl", data, is_first=True)))
+    )
+    thread.start()
+    with pytest.raises(MessageError, match="length <= 1048576"):
+        channel.receive()
+    thread.join(10)
+
+
 @pytest.mark.parametrize(
     "reply",
     [
         Ready(),
         StoreOpened(29400),
-        Emitted({"kind": "progress", "rank": 1, "loss": 0.5}),
+        Emitted(STEP_EVENT),
+        Emitted({"kind": "progress", "rounds": 3, "op": "all_reduce"}),
+        Emitted({"kind": "warning", "text": "the disk is full"}),
         FilePiece("workers/0.jsonl", b"\x00\xff", is_first=True),
         Done({"loss": [1.0, 2.0], "links": {0: 5}, "nothing": None}),
         Failed("comm", "worker 1 is gone"),
@@ -118,7 +173,7 @@ def test_a_report_that_does_not_fit_is_refused(wrong: dict[str, Any]) -> None:
         convert_reports([made_up_worker(0, [1.0]), made_up_worker(1, [1.0]) | wrong], WorkerReport)
 
 
-@pytest.mark.parametrize("order", [Enter("/tmp", ["/tmp/a"]), OpenStore("10.0.0.1", 0, 5.0)])
+@pytest.mark.parametrize("order", [Enter("/tmp", ["/tmp/a"]), OpenStore("10.0.0.1", 0, 5.0, bytes(32))])
 def test_orders_arrive(ends: tuple[MessagePackChannel, int], order: Any) -> None:
     channel, peer = ends
     put(peer, messages.encode(order))
@@ -132,7 +187,9 @@ def test_a_task_arrives_with_its_recipe(ends: tuple[MessagePackChannel, int], na
     recipe = Recipe().replace(changes) if name == "changed" else builtin_recipes()[name]
     arguments = {"recipe": recipe, "strategy": "ring", "folder": "", "cases": [["all_reduce", 4]]}
     task = Task(train_job, arguments, num_workers=2, num_servers=1, serve=serve_job, comm="torch", timeout_s=7.0)
-    order = RunTask(task=task, rank=1, local_rank=0, node="1", job=3, master=("10.0.0.1", 29400), address="")
+    order = RunTask(
+        task=task, rank=1, local_rank=0, node="1", job=3, master=("10.0.0.1", 29400), address="", secret=bytes(32)
+    )
     put(peer, messages.encode(messages._to_remote(order)))
     assert channel.receive_order() == order
 
@@ -198,7 +255,7 @@ VALID = [
     messages.encode(Emitted({"kind": "progress", "values": [1.5, None, True, {"a": b"x"}]})),
     messages.encode(FilePiece("checkpoints/final.safetensors", b"weights", is_first=False)),
     messages.encode(Failed("raised", "no such file", "Traceback")),
-    messages.encode(OpenStore("10.0.0.1", 29400, 60.0)),
+    messages.encode(OpenStore("10.0.0.1", 29400, 60.0, bytes(32))),
     messages.encode({"type": "task", "function": "os:system", "recipe": msgspec.msgpack.Ext(1, b"\x81\xa4seed\x01")}),
 ]
 

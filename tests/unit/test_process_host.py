@@ -80,11 +80,43 @@ def test_files_of_a_folder_on_another_host_are_sent_back(tmp_path: Path, fails: 
     assert (home / "checkpoints" / "final.safetensors").read_text() == "weights"
 
 
-@pytest.mark.parametrize("name", ["../beside", "/absolute", "in/../../out"])
+@pytest.mark.parametrize(
+    "name", ["../beside", "/absolute", "in/../../out", "recipe.toml", "./summary.json", ".", "a/" * 8 + "b", "a/\0"]
+)
 def test_nothing_is_written_outside_the_folder(tmp_path: Path, name: str) -> None:
     receiver = FileReceiver(Task(write, {"folder": str(tmp_path)}))
     with pytest.raises(RunError, match="outside the run's folder"):
         receiver.take(FilePiece(name, b"", is_first=True))
+
+
+def test_links_in_the_folder_are_not_followed(tmp_path: Path) -> None:
+    folder, beside = tmp_path / "run", tmp_path / "beside"
+    (folder / "workers").mkdir(parents=True)
+    beside.mkdir()
+    (beside / "file").write_text("precious")
+    (folder / "checkpoints").symlink_to(beside)
+    (folder / "workers" / "0.jsonl").symlink_to(beside / "file")
+    receiver = FileReceiver(Task(write, {"folder": str(folder)}))
+    for name in ("checkpoints/file", "checkpoints/deeper/file"):
+        with pytest.raises(RunError, match="a folder on its path is a link"):
+            receiver.take(FilePiece(name, b"overwritten", is_first=True))
+    with pytest.raises(RunError, match=r"'workers/0.jsonl' of worker 0 cannot be written to .*: Too many levels"):
+        receiver.take(FilePiece("workers/0.jsonl", b"overwritten", is_first=True))
+    assert (beside / "file").read_text() == "precious"
+    assert [path.name for path in beside.iterdir()] == ["file"]
+
+
+def test_a_file_without_its_beginning_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "model.py").write_text("x = 1\n")
+    receiver = FileReceiver(Task(write, {"folder": str(tmp_path)}))
+    with pytest.raises(RunError, match=r"'code/model.py' without its beginning"):
+        receiver.take(FilePiece("code/model.py", b"more", is_first=False))
+    monkeypatch.setattr("paceline.launch.file_transfer.MOST_FILES", 2)
+    for name in ("workers/0", "workers/1"):
+        receiver.take(FilePiece(name, b"", is_first=True))
+    with pytest.raises(RunError, match="or more than 2 files"):
+        receiver.take(FilePiece("workers/2", b"", is_first=True))
 
 
 def test_versions_that_must_be_equal() -> None:

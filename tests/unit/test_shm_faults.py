@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import json
 import os
@@ -110,6 +111,90 @@ def test_a_file_that_is_no_segment_is_refused(tmp_path: Path) -> None:
         with path.open("r+b") as file, pytest.raises(RunError, match="does not belong to this run"):
             Segment.attach(f"{os.getpid()}:{file.fileno()}:{'ab' * 32}")
         assert set(os.listdir("/proc/self/fd")) <= before
+
+
+def _raw_memfd(name: str, *, seals: int, nbytes: int = 10_000, token: bytes = b"\xab" * 32) -> int:
+    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, nbytes)
+    os.pwrite(fd, token, 0)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    return fd
+
+
+ALL_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+@pytest.mark.parametrize(
+    ("name", "seals", "nbytes"),
+    [
+        ("other", ALL_SEALS, 10_000),  # a memfd of another program
+        ("paceline", 0, 10_000),  # its creator could cut it short while it is mapped
+        ("paceline", fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL, 10_000),
+        ("paceline", ALL_SEALS, 4096),  # nothing after the header
+    ],
+)
+def test_a_memfd_that_is_no_segment_is_refused(name: str, seals: int, nbytes: int) -> None:
+    fd = _raw_memfd(name, seals=seals, nbytes=nbytes)
+    gc.collect()
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(RunError, match="does not belong to this run"):
+        Segment.attach(f"{os.getpid()}:{fd}:{'ab' * 32}")
+    assert set(os.listdir("/proc/self/fd")) <= before
+    assert os.pread(fd, 64, 0) == b"\xab" * 32 + bytes(32)
+    os.close(fd)
+
+
+def test_the_size_of_a_segment_cannot_change() -> None:
+    segment = Segment.create(100)
+    for nbytes in (0, 100_000):
+        with pytest.raises(PermissionError):
+            os.ftruncate(segment._fd, nbytes)
+    segment.close_file()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
+def test_other_kinds_of_files_are_not_opened(tmp_path: Path, kind: str) -> None:
+    fifo = tmp_path / "pipe"
+    os.mkfifo(fifo)
+    path, flags = {
+        "pipe": (fifo, os.O_RDWR),
+        "folder": (tmp_path, os.O_RDONLY),
+        "device": (Path("/dev/zero"), os.O_RDWR),
+    }[kind]
+    fd = os.open(path, flags)
+    try:
+        with pytest.raises(RunError, match="does not belong to this run"):
+            Segment.attach(f"{os.getpid()}:{fd}:{'ab' * 32}")
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "1:../../x:" + "ab" * 32,
+        "self:3:" + "ab" * 32,
+        "1/../self:3:" + "ab" * 32,
+        "-1:3:" + "ab" * 32,
+        "1:-3:" + "ab" * 32,
+        "+1:3:" + "ab" * 32,
+        " 1:3:" + "ab" * 32,
+        "\u0661:3:" + "ab" * 32,  # a digit, but not an ASCII one
+        "1_0:3:" + "ab" * 32,
+        "9" * 5000 + ":3:" + "ab" * 32,
+        "1:" + "9" * 20 + ":" + "ab" * 32,
+        "1:3:" + "ab" * 31,
+        "1:3:" + "AB" * 32,
+        "1:3:" + "ab" * 32 + "\n",
+        "/etc/passwd",
+        "1:3",
+        "::",
+        "",
+    ],
+)
+def test_a_malformed_address_is_refused(address: str) -> None:
+    with pytest.raises(RunError, match="is not the address of shared memory; start the run again"):
+        Segment.attach(address)
 
 
 def test_a_process_that_is_gone_is_said_to_be() -> None:

@@ -119,6 +119,46 @@ def test_a_worker_that_was_killed_leaves_lines(tmp_path: Path, torn_bytes: int) 
     spool._lines.close()
 
 
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        [float("nan")],
+        [float("inf")],
+        [-1.0],
+        [4.0],
+        [0.5],
+        [1e300],
+        [SPAN, float("nan"), 0, 0.0, 1.0],
+        [SPAN, 3, 99, 0.0, 1.0],
+        [SPAN, 3, -1, 0.0, 1.0],
+        [SPAN, 3, 0, float("inf"), 1.0],
+        [SPAN, 1e300, 0, 0.0, 1.0],
+        [module.OP, 0, 1, 99, 8, 0, 0, 0, 0.0, 1.0],
+        [module.OP, 0, 1, 0, 8, 0, 0, 2, 0.0, 1.0],
+        [module.BLOCKED, 0, 1, 0.5, 0, 0, 1, 0.0, 1.0],
+    ],
+)
+def test_rows_before_a_damaged_one_are_recovered(tmp_path: Path, damaged: list[float]) -> None:
+    spool = tmp_path / f"1{SUFFIX}"
+    spool.write_bytes(array("d", [0.0, *rows(0, 3), *damaged]).tobytes() + rows(3, 5000).tobytes())
+    recover(tmp_path)
+    found = read(tmp_path / "1.jsonl")
+    assert [line["step"] for line in found[:-1]] == [0, 1, 2]
+    assert found[-1] == {"kind": "end", "dropped": 0, "complete": False}
+    assert not spool.exists()
+
+
+def test_a_loss_that_is_not_finite_is_no_damage(tmp_path: Path) -> None:
+    row = [module.STEP, 0, 1.0, 0.5, 0.1, float("nan"), 3, 4, 4, 1000]
+    (tmp_path / f"1{SUFFIX}").write_bytes(array("d", [0.0, *row, *rows(1, 1)]).tobytes())
+    recover(tmp_path)
+    assert [(line["kind"], line.get("loss")) for line in read(tmp_path / "1.jsonl")] == [
+        ("step", None),
+        ("span", None),
+        ("end", None),
+    ]
+
+
 def test_nothing_is_left_of_workers_that_wrote_nothing(tmp_path: Path) -> None:
     recover(tmp_path / "workers")
     assert not (tmp_path / "workers").exists()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from paceline.cli.options import Json, Runs
+from paceline.cli.options import Json, Runs, Trust
 
 ORDER = 7
 
@@ -166,6 +166,7 @@ def network(
     ] = True,
     chart: Chart = "",
     runs: Runs = Path("runs"),
+    trust: Trust = False,
     json_target: Json = "",
 ) -> None:
     """Compute the mapping, time, memory accesses and energy of every convolution of a network."""
@@ -183,7 +184,9 @@ def network(
     check_objective(objective)
     chip_values = load_chip(chip)
     sides = parse_sides(input_shape) if input_shape else None
-    title, layers = read_network(name, chip_values, num_images=batch, input_shape=sides, with_linear=linear, runs=runs)
+    title, layers = read_network(
+        name, chip_values, num_images=batch, input_shape=sides, with_linear=linear, runs=runs, trust=trust
+    )
     result = analyse(layers, chip_values, network=title, batch=batch, objective=objective, with_baselines=others)
     page = network_page(result)
     if chart:  # written before printing, because a closed pipe interrupts printing

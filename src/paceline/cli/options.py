@@ -87,6 +87,10 @@ def _host_option(kind: Any, default: Any, flag: str, text: str, **settings: Any)
     return Annotated[kind, typer.Option(flag, help=text, rich_help_panel="Several hosts", **settings)], default
 
 
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Execute the code that a stored run or study names, wherever its file is.")
+]
+
 # Options and their defaults, by parameter name.
 HOST_OPTIONS = {
     "launcher": _host_option(
@@ -119,6 +123,14 @@ HOST_OPTIONS = {
         int, 1, "--nnodes", "Number of hosts; run this command on each of them, with its --node-rank.", min=1
     ),
     "node_rank": _host_option(int, 0, "--node-rank", "Rank of this host, with --nnodes.", min=0),
+    "token_file": _host_option(
+        str,
+        "",
+        "--token-file",
+        "File with a secret of at least 16 bytes, the same on all hosts and readable by you only, with --nnodes.",
+        metavar="FILE",
+        show_default=False,
+    ),
     "master_addr": _host_option(
         str,
         "",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from paceline.cli.options import Json, Out
+from paceline.cli.options import Json, Out, Trust
 
 if TYPE_CHECKING:  # these modules import torch, which would slow down `--help`
     from rich.console import Console
@@ -117,6 +117,7 @@ def quantize(
     report: Annotated[
         bool, typer.Option("--report/--no-report", help="Write an HTML report into the study's folder.")
     ] = True,
+    trust: Trust = False,
     out: Out = Path("runs"),
     json_target: Json = "",
 ) -> None:
@@ -147,7 +148,7 @@ def quantize(
     changes = {key: value for key, value in values.items() if value}
     if not download:
         changes["data.download"] = False
-    source = find_source(target, out, changes)
+    source = find_source(target, out, changes, trust=trust)
     console = console_for(json_target)
     fetch_if_needed(source.recipe.data, console)
     loaded = load_source(source)

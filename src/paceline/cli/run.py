@@ -16,7 +16,7 @@ ORDER = 2
 
 @recipe_options(leave_out=("strategies",))
 @host_options
-@session_options(leave_out=("resume", "fresh", "report"))
+@session_options(leave_out=("resume", "fresh", "trust", "report"))
 def run(recipe: Any, session: Any) -> None:
     """Train one recipe under one strategy, and show the time and result of every worker."""
     from paceline.cli.progress import strategy_progress

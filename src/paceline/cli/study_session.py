@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from paceline.cli.options import Json, Out, keyword_parameter, parameters_without, with_signature
+from paceline.cli.options import Json, Out, Trust, keyword_parameter, parameters_without, with_signature
 from paceline.cli.output import check_json_target, console_for, show_study, write_json
 from paceline.errors import RunError, UsageError
 from paceline.launch.base import LaunchRequest
@@ -50,6 +50,7 @@ MetricsHost = Annotated[
 OPTIONS: dict[str, tuple[Any, Any]] = {
     "resume": (Resume, ""),
     "fresh": (Fresh, False),
+    "trust": (Trust, False),
     "report": (Report, True),
     "out": (Out, Path("runs")),
     "json_target": (Json, ""),
@@ -89,6 +90,7 @@ class StudySession:
     request: LaunchRequest
     resume: str = ""
     fresh: bool = False
+    trust: bool = False  # whether --resume may execute code outside of the current folder that the study names
     report: bool = True
     out: Path = Path("runs")
     json_target: str = ""
@@ -199,6 +201,8 @@ class StudySession:
 
         if self.resume and self.fresh:
             raise UsageError("--resume and --fresh conflict; give one of the two")
+        if self.trust and not self.resume:
+            raise UsageError("--trust needs --resume: code that you name on the command line is trusted already")
         launcher = self.launcher()
         if not launcher.starts_all:
             if self.resume:
@@ -215,7 +219,8 @@ class StudySession:
         from paceline.recipe import Recipe
         from paceline.results import DONE
         from paceline.runs import folder_of
-        from paceline.study.study_folder import read_study
+        from paceline.study.study_folder import read_study, request_of
+        from paceline.trusted_code import check_trusted
 
         folder = folder_of(self.resume, self.out)
         stored = read_study(folder)
@@ -225,6 +230,10 @@ class StudySession:
             raise UsageError(f"{self.resume!r} is finished; `paceline runs show {folder.name}` shows it")
         if recipe is not None:
             _refuse_other_recipe(recipe, Recipe.from_dict(stored.recipe), own_keys)
+        # Results quote the values of the request, and error messages may quote paths.
+        request = request_of(stored, (*kind.request_keys, "recipe"))
+        typed = recipe.to_dict() if recipe is not None else ()
+        check_trusted(request, f"study {folder.name!r}", folder=folder, typed=typed, trust=self.trust)
         self.console.print(f"Resuming {folder} ({_progress_words(stored)}).", markup=False, soft_wrap=True)
         return kind.from_stored(stored, num_hosts=self.num_hosts), folder
 

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.cluster.layout import LABEL, ClusterLayout, Controller, NodeLayout, group_folder
+from paceline.cluster.group_files import groups_in, name_of_cluster, read_group_file, write_group_file
+from paceline.cluster.layout import ClusterLayout, Controller, NodeLayout, group_folder
 
 CONTROLLERS = ("cpu", "memory")
 _NEEDED_IN_1 = {"cpu": "cpu.cfs_quota_us", "memory": "memory.limit_in_bytes"}
@@ -185,12 +186,12 @@ def limit_groups(layout: ClusterLayout) -> None:
             if controller.version == 2:
                 delegate(top, controller.name)
             for name, value in weight_files(controller, layout):
-                write_kernel_file(top / name, value)
+                write_group_file(top / name, value)
             for index, node in enumerate(layout.nodes):
                 folder = top / f"node-{index}"
                 folder.mkdir(exist_ok=True)
                 for name, value in limit_files(controller, node):
-                    write_kernel_file(folder / name, value)
+                    write_group_file(folder / name, value)
         except OSError as error:
             raise GroupError(controller.name, reason_of(error)) from None
 
@@ -226,8 +227,8 @@ def limit_files(controller: Controller, node: NodeLayout) -> Iterator[tuple[str,
 def delegate(folder: Path, name: str) -> None:
     """Make a controller available to the cgroups below a cgroup of version 2."""
     file = folder / "cgroup.subtree_control"
-    if not file.exists() or name not in file.read_text(encoding="ascii").split():
-        write_kernel_file(file, f"+{name}")
+    if not file.exists() or name not in read_group_file(file).split():
+        write_group_file(file, f"+{name}")
 
 
 def check_joining(layout: ClusterLayout) -> None:
@@ -241,7 +242,7 @@ def check_joining(layout: ClusterLayout) -> None:
         if child == 0:
             code = 1
             try:
-                write_kernel_file(folder / "cgroup.procs", str(os.getpid()))
+                write_group_file(folder / "cgroup.procs", str(os.getpid()))
                 code = 0
             finally:
                 os._exit(code)
@@ -250,19 +251,13 @@ def check_joining(layout: ClusterLayout) -> None:
             raise GroupError(controller.name, f"processes may not join {folder}")
 
 
-def members(folder: Path) -> set[int]:
-    """Return the ids of the processes in a cgroup and in the cgroups below it."""
-    pids: set[int] = set()
-    for group in _groups_in(folder):
-        with contextlib.suppress(FileNotFoundError):  # removed in the meantime
-            pids |= {int(word) for word in (group / "cgroup.procs").read_text(encoding="ascii").split()}
-    return pids
-
-
 def remove_group(top: Path) -> None:
-    """Remove a cgroup and the cgroups below it. Raise OSError if their processes do not end in `REMOVE_S` seconds."""
+    """Remove a cluster's cgroup and those of its nodes.
+
+    Raises OSError if their processes do not end in `REMOVE_S` seconds.
+    """
     deadline = time.monotonic() + REMOVE_S
-    for folder in _groups_in(top):
+    for folder in groups_in(top):
         while True:
             try:
                 with contextlib.suppress(FileNotFoundError):
@@ -274,18 +269,13 @@ def remove_group(top: Path) -> None:
                 time.sleep(0.01)
 
 
-def _groups_in(top: Path) -> list[Path]:
-    """Return a cgroup and the cgroups below it, the innermost first."""
-    return [Path(parent) for parent, _, _ in os.walk(top, topdown=False)]
-
-
 def labelled_groups(mountinfo: Path = Path("/proc/self/mountinfo")) -> dict[str, list[Path]]:
-    """Return all cgroup folders of clusters on this machine, by cluster name."""
+    """Return all cgroup folders of this user's clusters on this machine, by cluster name."""
     found: dict[str, list[Path]] = {}
     for point in dict.fromkeys(mount.point for mount in read_mounts(mountinfo.read_text(encoding="utf-8"))):
         for parent, names, _ in os.walk(point):
-            ours = [name for name in names if name.startswith(LABEL)]
+            ours = {folder: name for folder in names if (name := name_of_cluster(Path(parent, folder)))}
             names[:] = [name for name in names if name not in ours]
-            for name in ours:
-                found.setdefault(name.removeprefix(LABEL), []).append(Path(parent, name))
+            for folder, name in ours.items():
+                found.setdefault(name, []).append(Path(parent, folder))
     return found

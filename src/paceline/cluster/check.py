@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from paceline.cluster.group_files import read_group_file
 from paceline.cluster.layout import group_folder
 from paceline.cluster.opening import Cluster
 from paceline.errors import RunError
@@ -98,7 +99,7 @@ def read_memory_limit(cluster: Cluster, index: int) -> float:
     controller = next(one for one in cluster.layout.controllers if one.name == "memory")
     name = "memory.max" if controller.version == 2 else "memory.limit_in_bytes"
     folder = group_folder(controller, cluster.name) / f"node-{index}"
-    return float((folder / name).read_text(encoding="ascii"))
+    return float(read_group_file(folder / name))
 
 
 def _latency_figure(cluster: Cluster, source: int, target: int) -> ClusterFigure:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import msgspec
 LABEL = "paceline-"  # prefix of the cgroup folders of clusters
 INTERFACE = "pl-"  # prefix of a bridge's and of a node's interface name
 NAME_PATTERN = "[a-z0-9]{1,8}"  # of a cluster's name; an interface name that contains it has at most 15 characters
+NODE_PATTERN = "node-(0|[1-9][0-9]{0,2})"  # of the cgroup folder of a node
 MOST_NODES = 250  # all nodes have addresses in one /24 subnet
 
 DIRECT, USER = "direct", "user"  # namespaces created with our own privileges, or inside a user namespace
@@ -58,6 +60,20 @@ class ClusterLayout:
     entry: str = DIRECT
     controllers: tuple[Controller, ...] = ()
     parent: int = 0  # id of the process with which the cluster ends; 0: it stays until `paceline cluster down`
+
+    def __post_init__(self) -> None:
+        """Refuse values that a keeper's command line must not have: they become parts of paths and commands."""
+        is_valid = (
+            re.fullmatch(NAME_PATTERN, self.name)
+            and re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3}){2}", self.subnet)
+            and len(self.nodes) <= MOST_NODES
+            and self.entry in (DIRECT, USER)
+            and all(
+                os.path.normpath(one.folder) == one.folder and os.path.isabs(one.folder) for one in self.controllers
+            )
+        )
+        if not is_valid:
+            raise ValueError("these are not the settings of a cluster")
 
     @property
     def bridge(self) -> str:

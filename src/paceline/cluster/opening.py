@@ -18,7 +18,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
+from paceline.cluster.cgroups import reason_of
+from paceline.cluster.group_files import check_group_folder
 from paceline.cluster.layout import FIRST_NODE_FD, MOST_NODES, NAME_PATTERN, USER, ClusterLayout, NodeLayout
 from paceline.cluster.running import (
     DOWN_S,
@@ -111,6 +114,8 @@ def keep_cluster(
 def find_cluster(name: str) -> Cluster:
     """Return the running cluster named `name`; raise UsageError if there is none."""
     keeper = find_keeper(name, [keeper for keeper in living_keepers() if keeper.is_ready])
+    for folder in keeper.layout.group_folders():
+        _check_folder(folder)  # the shell in `Cluster.command` would follow links
     return Cluster(keeper.layout, keeper.pid)
 
 
@@ -185,6 +190,13 @@ def _free_subnet(used: set[str]) -> str:
     If two clusters get the same subnet in a race, this is harmless, since their networks are isolated.
     """
     return next((f"10.77.{number}" for number in range(256) if f"10.77.{number}" not in used), "10.78.0")
+
+
+def _check_folder(folder: str) -> None:
+    try:
+        check_group_folder(Path(folder))
+    except OSError as error:
+        raise RunError(f"{folder} is not a cgroup of this cluster: {reason_of(error)}") from None
 
 
 def _start(layout: ClusterLayout) -> subprocess.Popen[bytes]:

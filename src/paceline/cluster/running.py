@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import select
 import signal
 import time
@@ -17,12 +18,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.cluster.cgroups import labelled_groups, members, remove_group
-from paceline.cluster.layout import INTERFACE, ClusterLayout
+from paceline.cluster.cgroups import labelled_groups, remove_group
+from paceline.cluster.group_files import members
+from paceline.cluster.layout import INTERFACE, NAME_PATTERN, ClusterLayout
+from paceline.cluster.ownership import is_own_network, is_own_process
 from paceline.errors import RunError, UsageError, unknown
 from paceline.results.commands import ListedCluster
 
 KEEPER_MODULE = "paceline.cluster.keeper"
+_DEVICE = re.compile(f"{INTERFACE}({NAME_PATTERN})-(?:br|[0-9]{{1,3}})")
 GRACE_S = 1.0  # seconds between SIGTERM and SIGKILL
 END_S = 10.0  # time limit for the processes inside a cluster to end
 DOWN_S = 20.0  # time limit for the keeper to end these processes and remove the cgroups
@@ -38,7 +42,10 @@ class Keeper:
 
 
 def living_keepers() -> list[Keeper]:
-    """Return the keepers (managing processes) of all clusters that this user can see, sorted by cluster name."""
+    """Return the keepers (managing processes) of all clusters of this user, sorted by cluster name.
+
+    A process of another user that only looks like a keeper, by its command line, is ignored.
+    """
     found: dict[int, Keeper] = {}
     for pid in _pids():
         layout = _layout_of_keeper(pid)
@@ -89,7 +96,7 @@ def processes_inside(name: str, *, excluding: int = 0) -> set[int]:
 
 
 def clusters_by_process() -> dict[int, str]:
-    """Return the cluster name of every process in a node's network, by process id.
+    """Return the cluster name of every process in a network of this user's nodes, by process id.
 
     Clusters whose keeper (managing process) has ended are included.
     """
@@ -98,7 +105,8 @@ def clusters_by_process() -> dict[int, str]:
     for pid in _pids():
         network = _network_of(pid)
         if network and network not in by_network:
-            by_network[network] = _cluster_of_interfaces(_read(f"/proc/{pid}/net/dev"))
+            name = _cluster_of_interfaces(_read(f"/proc/{pid}/net/dev"))
+            by_network[network] = name if name and is_own_network(pid) else ""
         if by_network.get(network):
             found[pid] = by_network[network]
     return found
@@ -107,9 +115,9 @@ def clusters_by_process() -> dict[int, str]:
 def _cluster_of_interfaces(interfaces: str) -> str:
     """Find a cluster's interface in the text of `/proc/PID/net/dev`. Return the cluster's name, or an empty string."""
     for line in interfaces.splitlines()[2:]:
-        device = line.partition(":")[0].strip()
-        if device.startswith(INTERFACE) and device.count("-") == 2:
-            return device.split("-")[1]
+        match = _DEVICE.fullmatch(line.partition(":")[0].strip())
+        if match:
+            return match[1]
     return ""
 
 
@@ -121,11 +129,11 @@ def _network_of(pid: int) -> str:
 
 
 def _layout_of_keeper(pid: int) -> ClusterLayout | None:
-    """Return the layout on the command line of a process, or None if the process does not manage a cluster."""
+    """Return the layout on the command line of a process, or None if it does not manage a cluster of this user."""
     words = _read(f"/proc/{pid}/cmdline").split("\0")
-    if KEEPER_MODULE not in words[1:4]:
+    if KEEPER_MODULE not in words[2:4] or words[words.index(KEEPER_MODULE) - 1] != "-m" or not is_own_process(pid):
         return None
-    with contextlib.suppress(ValueError, KeyError, TypeError):  # the argument is not a layout
+    with contextlib.suppress(ValueError, RecursionError, IndexError):  # the argument is not a layout
         return ClusterLayout.from_json(words[words.index(KEEPER_MODULE) + 1])
     return None
 
@@ -191,8 +199,8 @@ def wait_for_end(pid: int, timeout_s: float) -> bool:
 def take_down(name: str) -> None:
     """Remove a cluster that `paceline cluster up` started, and wait until its keeper has ended.
 
-    Raises UsageError if there is no such cluster, or if it belongs to a running process or to another user. Raises
-    RunError if the keeper does not end within `DOWN_S`.
+    Raises UsageError if this user has no such cluster, or if it belongs to a running process. Raises RunError if the
+    keeper does not end within `DOWN_S`.
     """
     keeper = find_keeper(name, living_keepers())
     if keeper.layout.parent:
@@ -200,10 +208,13 @@ def take_down(name: str) -> None:
             f"cluster {name} belongs to process {keeper.layout.parent}, which removes it at its end; stop that "
             "process instead"
         )
-    try:
-        os.kill(keeper.pid, signal.SIGTERM)
-    except PermissionError:
-        raise UsageError(f"cluster {name} belongs to another user, who has to remove it") from None
+    with contextlib.suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(keeper.pid)
+        try:
+            if _layout_of_keeper(keeper.pid) == keeper.layout:  # its id may have been reused for another process
+                signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+        finally:
+            os.close(descriptor)
     if not wait_for_end(keeper.pid, DOWN_S):
         raise RunError(f"cluster {name} did not end within {DOWN_S:g} s; its keeper is process {keeper.pid}")
 

@@ -341,7 +341,7 @@ class ShmComm(Comm):
             segment = Segment.create(max(nbytes, 1))
             self._store.set(key, segment.address)
             return segment
-        return Segment.attach(self._store.get(key).decode())
+        return Segment.attach(self._store.get(key).decode(errors="replace"))
 
     def _close_when_attached(self, segment: Segment) -> None:
         self.barrier()

@@ -2,16 +2,21 @@
 
 The memory is an anonymous file (memfd). Its creator keeps the file open until all peers have mapped it. From then on,
 the memory exists as long as a process maps it, and the kernel frees it even if processes crash. Peers open the file
-through the creator's folder in /proc, which the kernel restricts to the same user.
+through the creator's folder in /proc, which the kernel restricts to the same user. Before they map it, they check that
+the file is a memfd of this user, has a size that cannot change, and holds the token of the run. An address that a
+stranger wrote can therefore not make a worker map and overwrite another file.
 """
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import hmac
 import mmap
 import os
+import re
 import secrets
+import stat
 import weakref
 from functools import cache
 
@@ -24,6 +29,9 @@ TOKEN_BYTES = 32  # random bytes by which a peer recognises the memory of its ow
 HEADER_BYTES = 4096  # a page that holds the token; offsets into a segment count from the end of this header
 LINE_BYTES = 64  # a cache line; data that different processes write must not share one
 MEMMOVE_BYTES = 64 << 10  # from this size on, the C library copies faster than torch
+_NAME = "paceline"
+_LINK = f"/memfd:{_NAME} (deleted)"  # the name that /proc shows for the segment's file
+_ADDRESS = re.compile(rf"([0-9]{{1,9}}):([0-9]{{1,9}}):([0-9a-f]{{{2 * TOKEN_BYTES}}})")  # process, descriptor, token
 
 
 class Segment:
@@ -36,37 +44,30 @@ class Segment:
 
     @staticmethod
     def create(nbytes: int) -> Segment:
-        fd = os.memfd_create("paceline")
+        fd = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.fchmod(fd, 0o600)
         os.ftruncate(fd, HEADER_BYTES + nbytes)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _seals())
         segment = Segment(fd, HEADER_BYTES + nbytes, secrets.token_bytes(TOKEN_BYTES))
         segment.memory[:TOKEN_BYTES] = segment.token
         return segment
 
     @staticmethod
     def attach(address: str) -> Segment:
-        """Map the segment that another process created. `address` is the creator's `Segment.address`."""
-        pid, fd_text, token_text = address.split(":")
-        path = f"/proc/{pid}/fd/{fd_text}"
-        try:
-            fd = os.open(path, os.O_RDWR)
-        except OSError as error:
+        """Map the segment that another process created. `address` is the creator's `Segment.address`.
+
+        Raises RunError, without mapping anything, if the address is malformed or leads to any other file.
+        """
+        match = _ADDRESS.fullmatch(address)
+        if match is None:
             raise RunError(
-                f"shared memory of process {pid} cannot be opened ({error.strerror}): workers on comm shm must run "
-                "as one user and see each other's processes; otherwise use comm torch"
-            ) from None
-        nbytes = os.fstat(fd).st_size
-        if nbytes > HEADER_BYTES:
-            segment = Segment(fd, nbytes, bytes.fromhex(token_text))
-            segment.close_file()
-            if hmac.compare_digest(segment.memory[:TOKEN_BYTES], segment.token):
-                return segment
-        else:  # too short for a segment; an empty file cannot be mapped
-            os.close(fd)
-        raise RunError(
-            f"shared memory of process {pid} does not belong to this run: the worker has ended and another process has "
-            "its process id; start the run again"
-        )
+                f"{address[:40]!r} in the rendezvous store is not the address of shared memory; start the run again"
+            )
+        pid, number, token = int(match[1]), int(match[2]), bytes.fromhex(match[3])
+        fd = _open_segment(pid, number, token)
+        segment = Segment(fd, os.fstat(fd).st_size, token)
+        segment.close_file()
+        return segment
 
     @property
     def address(self) -> str:
@@ -91,6 +92,60 @@ class Segment:
         The view starts `offset` bytes after the segment's header.
         """
         return self.memory[HEADER_BYTES + offset : HEADER_BYTES + offset + 8 * count].cast("q")
+
+
+def _open_segment(pid: int, number: int, token: bytes) -> int:
+    """Open the segment behind descriptor `number` of process `pid`, and return a descriptor of this process.
+
+    Raises RunError if the file is not a segment that holds the token.
+    """
+    # O_PATH opens nothing yet, so that the file's type can be checked first: opening a pipe or a device has effects.
+    try:
+        found = os.open(f"/proc/{pid}/fd/{number}", os.O_PATH | os.O_CLOEXEC)
+    except OSError as error:
+        raise RunError(
+            f"shared memory of process {pid} cannot be opened ({error.strerror}): workers on comm shm must run "
+            "as one user and see each other's processes; otherwise use comm torch"
+        ) from None
+    path = f"/proc/self/fd/{found}"
+    try:
+        is_own_file = _is_own_memfd(os.fstat(found)) and os.readlink(path) == _LINK
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC) if is_own_file else -1
+    except OSError:
+        fd = -1
+    finally:
+        os.close(found)
+    if fd >= 0 and _holds(fd, token):
+        return fd
+    if fd >= 0:
+        os.close(fd)
+    raise RunError(
+        f"shared memory of process {pid} does not belong to this run: the worker has ended and another process has "
+        "its process id; start the run again"
+    )
+
+
+def _is_own_memfd(status: os.stat_result) -> bool:
+    """Return whether a file is regular, belongs to this user and has no name in a file system, as a memfd."""
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 0
+
+
+def _holds(fd: int, token: bytes) -> bool:
+    """Return whether a file is a memfd whose size is sealed, longer than a header, and that begins with the token."""
+    try:
+        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+        return (
+            seals & _seals() == _seals()
+            and os.fstat(fd).st_size > HEADER_BYTES
+            and hmac.compare_digest(os.pread(fd, TOKEN_BYTES, 0), token)
+        )
+    except OSError:  # only memory files have seals
+        return False
+
+
+def _seals() -> int:
+    """Return the seals of a segment. With them nobody can change its size, so reading mapped memory never fails."""
+    return fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 def _map(fd: int, nbytes: int) -> memoryview:

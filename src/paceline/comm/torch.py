@@ -5,8 +5,11 @@ This module also wraps the parts of torch.distributed that other packages use: r
 
 from __future__ import annotations
 
+import errno
+import hmac
 import json
 import os
+import secrets
 import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -23,6 +26,7 @@ from paceline.comm.base import Comm, CommConfig, CommError
 from paceline.comm.collectives import Work
 from paceline.comm.listener import BackgroundWork, LaunchedGroup, OpenOperation
 
+_KEY_BYTES = 32  # of the key with which a worker greets its peers, and of a greeting
 Store = Any  # torch.distributed.Store; its stubs are not exported
 
 
@@ -51,6 +55,8 @@ class TorchComm(Comm):
         self._names = names or range(world_size)
         self._timeout_s = timeout_s
         self._gloo = _make_gloo(dist.PrefixStore("gloo", store), rank, world_size, timeout_s, address)
+        if world_size > 1:
+            _check_peers(self._gloo, prefix_store("greeting", store), rank, self._names)
         self._nccl: Any = None
         if use_nccl:
             options = dist.ProcessGroupNCCL.Options()
@@ -272,22 +278,32 @@ def is_peer_failure(error: BaseException) -> bool:
 
 
 def make_store(host: str, port: int, *, is_master: bool, timeout_s: float) -> Any:
-    """Return the rendezvous store. With `is_master` this process hosts the store, and port 0 selects a free port."""
-    if is_master and host == "127.0.0.1":
-        return open_store_at(host, port, timeout_s=timeout_s)
+    """Return torch's own store, which asks nobody for a secret: for workers that torchrun or another program started.
+
+    With `is_master` this process hosts the store, and port 0 selects a free port.
+    """
+    if is_master:
+        return _open_tcp_store(host, port, timeout_s=timeout_s)
     return dist.TCPStore(host, port, None, is_master, timeout=timedelta(seconds=timeout_s), wait_for_workers=False)
 
 
-def open_store_at(address: str, port: int, *, timeout_s: float) -> Any:
-    """Return a new rendezvous store that this process hosts and that listens only at `address`.
+def _open_tcp_store(host: str, port: int, *, timeout_s: float) -> Any:
+    """Return a new store that this process hosts and that listens only at the address of `host`.
 
     A store that torch opens itself would listen on every network interface.
     """
     limit = timedelta(seconds=timeout_s)
-    listener = socket.create_server((address, port))
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.create_server(address[:2], family=family)
+    except OSError as error:
+        # Behind address translation, as in containers, the host of worker 0 has no interface with this address.
+        if error.errno != errno.EADDRNOTAVAIL:
+            raise
+        listener = socket.create_server(("", port))
     port = listener.getsockname()[1]
     return dist.TCPStore(
-        address, port, None, True, timeout=limit, wait_for_workers=False, master_listen_fd=listener.detach()
+        host, port, None, True, timeout=limit, wait_for_workers=False, master_listen_fd=listener.detach()
     )
 
 
@@ -340,6 +356,31 @@ def _make_gloo(store: Store, rank: int, world_size: int, timeout_s: float, addre
     options._devices = [device]
     options._threads = 2
     return dist.ProcessGroupGloo(store, rank, world_size, options)
+
+
+def _check_peers(group: Any, store: Store, rank: int, names: Sequence[int]) -> None:
+    """Raise CommError unless the peer at the other end of each connection of a gloo group can also write the store.
+
+    Gloo accepts whoever connects first. Here each worker puts a random key into the store and sends every peer an HMAC
+    made with it, so that a process that cannot read the store cannot take a worker's place.
+    """
+    own = secrets.token_bytes(_KEY_BYTES)
+    store.set(str(rank), own)
+    sent = bytearray(b"".join(_greeting(own, rank, peer) for peer in range(len(names))))
+    received = torch.zeros(len(sent), dtype=torch.uint8)
+    group.alltoall_base(received, torch.frombuffer(sent, dtype=torch.uint8), [], []).wait()
+    blocks = received.numpy().tobytes()
+    for peer in range(len(names)):
+        block = blocks[peer * _KEY_BYTES : (peer + 1) * _KEY_BYTES]
+        if not hmac.compare_digest(block, _greeting(bytes(store.get(str(peer))), peer, rank)):
+            raise CommError(
+                f"the process that connected to worker {names[rank]} as worker {names[peer]} does not belong to "
+                "this run; start the run again"
+            )
+
+
+def _greeting(key: bytes, sender: int, receiver: int) -> bytes:
+    return hmac.digest(key, f"{sender} to {receiver}".encode(), "sha256")
 
 
 def _copy_back(staged: Tensor, tensor: Tensor) -> Callable[[], object] | None:

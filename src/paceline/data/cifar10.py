@@ -43,6 +43,11 @@ def _images(paths: list[Path], config: DataConfig, augmentation: Augmentation | 
                 f"data file {path} is not a whole number of {RECORD_BYTES}-byte records; download it again"
             )
     records = np.concatenate([np.fromfile(path, np.uint8).reshape(-1, RECORD_BYTES) for path in paths])
+    if records[:, 0].max(initial=0) >= NUM_CLASSES:
+        raise UsageError(
+            f"the data files in {paths[0].parent} have the label {records[:, 0].max()}, but there are {NUM_CLASSES} "
+            "classes; download them again"
+        )
     return InMemory(
         torch.from_numpy(records[:, 1:].reshape(-1, *SHAPE)),
         torch.from_numpy(records[:, 0].astype(np.int64)),

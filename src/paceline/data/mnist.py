@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import zlib
 from importlib import resources
 from math import prod
@@ -21,6 +22,7 @@ from paceline.recipe import DataConfig
 NORMALIZATION = Normalization(mean=(0.1307,), std=(0.3081,))  # of the 60,000 training images
 AUGMENTATION = Augmentation(pad=2, flip=False)  # a mirrored digit is not a digit
 NUM_CLASSES = 10
+MOST_IDX_BYTES = 1 << 28  # five times the largest file of MNIST
 
 TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
 TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -54,6 +56,11 @@ def _data(contents: dict[str, tuple[str, bytes]], config: DataConfig, seed: int)
                 f"data file {contents[images_file][0]} has {len(images)} images, "
                 f"but {contents[labels_file][0]} has {len(labels)} labels; download both again"
             )
+        if labels.max(initial=0) >= NUM_CLASSES:
+            raise UsageError(
+                f"data file {contents[labels_file][0]} has the label {labels.max()}, but there are {NUM_CLASSES} "
+                "classes; download it again"
+            )
         sets.append(
             InMemory(
                 torch.from_numpy(images)[:, None],
@@ -70,7 +77,8 @@ def read_idx(name: str, content: bytes, *, num_dimensions: int) -> NDArray[np.ui
     """Return the values of an IDX file, which may be gzip-compressed. `name` is for error messages."""
     if content[:2] == b"\x1f\x8b":
         try:
-            content = gzip.decompress(content)
+            with gzip.open(io.BytesIO(content)) as file:  # a short file can decompress to any length
+                content = file.read(MOST_IDX_BYTES + 1)
         except (OSError, EOFError, zlib.error) as error:
             raise UsageError(f"data file {name} cannot be decompressed ({error}); download it again") from None
     # The header has two zero bytes, 8 (the type uint8), the number of dimensions, and each size as a big-endian int32.
@@ -80,7 +88,7 @@ def read_idx(name: str, content: bytes, *, num_dimensions: int) -> NDArray[np.ui
     header_bytes = 4 + 4 * num_dimensions
     shape = [int.from_bytes(content[at : at + 4], "big") for at in range(4, header_bytes, 4)]
     expected_bytes = header_bytes + prod(shape)
-    if len(content) != expected_bytes:
+    if len(content) != expected_bytes or max(shape) > len(content):  # without values, other sizes may be anything
         raise UsageError(
             f"data file {name} should have {expected_bytes} bytes ({'x'.join(map(str, shape))} values), "
             f"but has {len(content)}; download it again"

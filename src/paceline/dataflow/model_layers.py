@@ -28,6 +28,7 @@ from paceline.recipe import Recipe
 from paceline.results import Json
 from paceline.results.quantize import Quantization
 from paceline.runs import Stored, find
+from paceline.trusted_code import check_trusted
 
 
 def layers_of_integers(stored: Stored, chip: Chip, *, num_images: int, with_linear: bool) -> list[LayerShape]:
@@ -109,13 +110,21 @@ UNSUPPORTED = (nn.Conv1d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.
 
 
 def read_layers(
-    name: str, chip: Chip, *, num_images: int, input_shape: tuple[int, ...] | None, with_linear: bool, runs: Path
+    name: str,
+    chip: Chip,
+    *,
+    num_images: int,
+    input_shape: tuple[int, ...] | None,
+    with_linear: bool,
+    runs: Path,
+    trust: bool = False,
 ) -> tuple[str, list[LayerShape]]:
     """Return the title and the layers of a model, a stored run or a quantized model.
 
     The layers are in order of execution. `name` is the name of a built-in model, a reference `file.py:factory` to a
     user's model, the name of a stored run, or the name of a study that quantized a model. `input_shape` is the shape of
-    one input. It is required for a model, and must be None for a run or a study.
+    one input. It is required for a model, and must be None for a run or a study. Code outside of the current folder
+    that a stored run names is only executed with `trust`.
     """
     if is_reference(name) or name in model_names():
         if input_shape is None:
@@ -129,9 +138,11 @@ def read_layers(
             f"{name!r} is a stored run or study, which has an input shape already; leave out --input-shape"
         )
     found = _find_stored(name, runs)
-    kind, read_stored = ("quantization", layers_of_integers) if found.kind == "study" else ("run", _layers_of_run)
-    layers = read_stored(found, chip, num_images=num_images, with_linear=with_linear)
-    return f"{kind} {found.name}", layers
+    if found.kind == "study":
+        layers = layers_of_integers(found, chip, num_images=num_images, with_linear=with_linear)
+        return f"quantization {found.name}", layers
+    layers = _layers_of_run(found, chip, num_images=num_images, with_linear=with_linear, trust=trust)
+    return f"run {found.name}", layers
 
 
 def _find_stored(name: str, runs: Path) -> Stored:
@@ -147,7 +158,7 @@ def _find_stored(name: str, runs: Path) -> Stored:
     return found
 
 
-def _layers_of_run(run: Stored, chip: Chip, *, num_images: int, with_linear: bool) -> list[LayerShape]:
+def _layers_of_run(run: Stored, chip: Chip, *, num_images: int, with_linear: bool, trust: bool) -> list[LayerShape]:
     """Return the layers of a run's final model, with the shares of zeros that were counted in their inputs.
 
     The zeros are counted while the model runs on images of the run's test set.
@@ -158,6 +169,7 @@ def _layers_of_run(run: Stored, chip: Chip, *, num_images: int, with_linear: boo
         weights = load_file(folder / "checkpoints" / "final.safetensors")
     except (OSError, SafetensorError) as error:
         raise UsageError(f"run {folder.name!r} has no recipe or final weights to read: {error}") from None
+    check_trusted(recipe.to_dict(), f"run {folder.name!r}", folder=folder, trust=trust)
     data = load_data(recipe.data, seed=recipe.seed)
     model = build_model(recipe.model.name, data)
     try:

@@ -100,7 +100,14 @@ def analyse_layer(layer: LayerShape, chip: Chip, *, objective: str, with_baselin
 
 
 def read_network(
-    name: str, chip: Chip, *, num_images: int, input_shape: tuple[int, ...] | None, with_linear: bool, runs: Path
+    name: str,
+    chip: Chip,
+    *,
+    num_images: int,
+    input_shape: tuple[int, ...] | None,
+    with_linear: bool,
+    runs: Path,
+    trust: bool = False,
 ) -> tuple[str, list[LayerShape]]:
     """Return the title and the layers of a published network, a model, a stored run or a quantized model.
 
@@ -112,7 +119,9 @@ def read_network(
         return name, PUBLISHED[name](num_images)
     from paceline.dataflow.model_layers import read_layers
 
-    return read_layers(name, chip, num_images=num_images, input_shape=input_shape, with_linear=with_linear, runs=runs)
+    return read_layers(
+        name, chip, num_images=num_images, input_shape=input_shape, with_linear=with_linear, runs=runs, trust=trust
+    )
 
 
 def _dram_bytes(layer: LayerShape, words: Accesses, chip: Chip) -> dict[str, float]:

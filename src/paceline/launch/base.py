@@ -79,6 +79,7 @@ class LaunchRequest:
     node_rank: int = 0
     master_addr: str = ""  # address at which other hosts reach the first host; empty: the launcher's default
     master_port: int = 0  # port of the first host; 0: the launcher's default
+    token_file: str = ""  # --token-file: file with the secret that all hosts share, with --nnodes
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)
 
@@ -86,6 +87,10 @@ class LaunchRequest:
         if self.hosts is None and (self.remote_python or self.ssh != "ssh"):
             option = "--remote-python" if self.remote_python else "--ssh"
             raise UsageError(f"{option} needs --hosts, which is not given; add --hosts or remove {option}")
+        if self.token_file and self.num_nodes < 2:
+            raise UsageError(
+                "--token-file needs --nnodes, which is not given: workers that this command starts get a secret from it"
+            )
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from typing import Any, ClassVar
 
-from paceline.comm.torch import make_store
+from paceline.authenticated_channel import ChannelError, WrongSecret
+from paceline.comm.authenticated_store import AuthenticatedStore, open_store
 from paceline.errors import RunError, UsageError
 from paceline.launch.base import DEFAULT_ADDRESS, DEFAULT_PORT, Fit, Launcher, LaunchRequest, Place, Task
 from paceline.launch.pool import ProcessPool
 from paceline.launch.process_host import LocalHost
 from paceline.launch.rendezvous import collect, leave, publish
+from paceline.launch.shared_token import secret_from
 
 
 class ByHand(Launcher):
@@ -42,6 +44,7 @@ class ByHand(Launcher):
             )
         if not 0 <= request.master_port < 65536:
             raise UsageError(f"--master-port must be from 1 to 65535, not {request.master_port}")
+        secret_from(request.token_file, self._master[0])
 
     def open(self, num_processes: int) -> ByHandPool:
         request = self.request
@@ -54,8 +57,13 @@ class ByHand(Launcher):
             num_processes // request.num_nodes,
             num_nodes=request.num_nodes,
             node_rank=request.node_rank,
-            master=(request.master_addr or DEFAULT_ADDRESS, request.master_port or DEFAULT_PORT),
+            master=self._master,
+            secret=secret_from(request.token_file, self._master[0]),
         )
+
+    @property
+    def _master(self) -> tuple[str, int]:
+        return self.request.master_addr or DEFAULT_ADDRESS, self.request.master_port or DEFAULT_PORT
 
     @property
     def is_main(self) -> bool:
@@ -66,20 +74,30 @@ class ByHand(Launcher):
 
 
 class ByHandPool(ProcessPool):
-    """The worker processes of this host. Hosts compare tasks and exchange results through a TCPStore on host 0."""
+    """The worker processes of this host. Hosts compare tasks and exchange results through a store on host 0."""
 
     can_go_on = False  # other hosts are not notified of a failed task
 
-    def __init__(self, num_processes: int, *, num_nodes: int, node_rank: int, master: tuple[str, int]) -> None:
+    def __init__(
+        self, num_processes: int, *, num_nodes: int, node_rank: int, master: tuple[str, int], secret: bytes
+    ) -> None:
         host = LocalHost(num_processes, node=str(node_rank), address="")
         super().__init__(num_processes, host, first_rank=num_processes * node_rank)
-        self._num_nodes, self._node_rank, self._master = num_nodes, node_rank, master
+        self._num_nodes, self._node_rank, self._master, self._secret = num_nodes, node_rank, master, secret
         self.is_main = node_rank == 0
 
     def _open_store(self, timeout_s: float) -> tuple[Any, int]:
         host, port = self._master
         try:
-            return make_store(host, port, is_master=self.is_main, timeout_s=timeout_s), port
+            connect = open_store if self.is_main else AuthenticatedStore
+            return connect(host, port, self._secret, timeout_s=timeout_s), port
+        except WrongSecret:
+            raise RunError(
+                f"node {self._node_rank} cannot join at {host}:{port}: node 0 has another secret; give all nodes "
+                "the same --token-file, with the same content"
+            ) from None
+        except ChannelError as error:
+            raise RunError(f"node {self._node_rank} cannot join at {host}:{port}: {error}") from None
         except (RuntimeError, OSError) as error:
             reason = str(error).partition("\n")[0]
             raise RunError(
@@ -101,8 +119,8 @@ class ByHandPool(ProcessPool):
                 other_digest = collect(self._store, f"{key}/{other}")
             except RuntimeError:
                 raise RunError(
-                    f"node {other} did not connect within {task.timeout_s:g} s; start the same command on that host "
-                    f"with --node-rank {other}"
+                    f"node {other} did not connect within {task.timeout_s:g} s{self._refused()}; start the same "
+                    f"command on that host with --node-rank {other}"
                 ) from None
             if other_digest != digest:
                 leave(self._store, key, is_host=self.is_main, num_others=self._num_nodes - 1)
@@ -110,6 +128,14 @@ class ByHandPool(ProcessPool):
                     f"node {self._node_rank} and node {other} were started with different requests; give them the same "
                     "command, except for --node-rank"
                 )
+
+    def _refused(self) -> str:
+        """Return what to add to a message if somebody with another secret tried to join."""
+        server = self._store.server
+        if server is None or not server.refused:
+            return ""
+        places = ", ".join(sorted(set(server.refused)))
+        return f" (refused: another --token-file or none, from {places})"
 
     def _gather_results(self, task: Task, results: dict[int, Any]) -> list[Any]:
         key = f"results{self._job}"

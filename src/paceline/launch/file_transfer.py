@@ -14,10 +14,10 @@ from pathlib import Path
 
 from paceline.errors import RunError
 from paceline.launch.base import Task
-from paceline.launch.messages import FilePiece
-from paceline.worker_files import path_in_run
+from paceline.launch.messages import PIECE_BYTES, FilePiece
+from paceline.worker_files import open_in_run
 
-PIECE_BYTES = 1 << 20
+MOST_FILES = 10_000  # of one run: a few for every worker and every checkpoint
 
 
 @contextmanager
@@ -68,14 +68,19 @@ class FileReceiver:
 
     def __init__(self, task: Task) -> None:
         self._folder = task.arguments.get("folder")
+        self._names: set[str] = set()
 
     def take(self, piece: FilePiece) -> None:
         if not self._folder:
             raise RunError(f"worker 0 sent the file {piece.name!r}, but this task has no folder")
-        target = path_in_run(Path(self._folder), piece.name, rank=0)
+        if piece.is_first:
+            self._names.add(piece.name)
+        if piece.name not in self._names or len(self._names) > MOST_FILES:
+            raise RunError(
+                f"worker 0 sent the file {piece.name!r} without its beginning, or more than {MOST_FILES} files"
+            )
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("wb" if piece.is_first else "ab") as file:
+            with open_in_run(Path(self._folder), piece.name, rank=0, appends=not piece.is_first) as file:
                 file.write(piece.data)
         except OSError as error:
             raise RunError(

@@ -10,24 +10,29 @@ from __future__ import annotations
 import importlib
 import pickle
 import re
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from inspect import isfunction
 from multiprocessing.connection import Connection
 from typing import Annotated, Any, Literal
 
 import msgspec
 
+from paceline.authenticated_channel import SECRET_BYTES
 from paceline.errors import RunError, UsageError
 from paceline.launch.base import Function, Task
 from paceline.recipe import Recipe
 from paceline.results.value import Json
 
 MAX_MESSAGE_BYTES = 256 << 20  # a result takes about 60 bytes per step: enough for four million steps
+MAX_TEXT = 20_000  # letters of an error or a traceback from another host that are shown
+PIECE_BYTES = 1 << 20  # of a file in one message
 TASK_PACKAGES = ["paceline"]  # another host can only name functions of these packages
 RECIPE_CODE = 1  # MessagePack extension type of a recipe
 
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+_Secret = Annotated[bytes, msgspec.Meta(min_length=SECRET_BYTES, max_length=SECRET_BYTES)]
+_Whole = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 20)]
 _FileName = Annotated[str, msgspec.Meta(min_length=1, max_length=1024, pattern=r"^[^\x00-\x1f\x7f]*$")]
 
@@ -44,11 +49,12 @@ class Enter(msgspec.Struct, frozen=True, tag="enter"):
 
 
 class OpenStore(msgspec.Struct, frozen=True, tag="store"):
-    """Order to worker 0: open torch's TCPStore, through which all workers find each other, and keep it open."""
+    """Order to worker 0: open the store through which all workers find each other, and keep it open."""
 
     address: str
     port: _Port
     timeout_s: float
+    secret: _Secret  # whoever connects to the store must know it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +68,7 @@ class RunTask:
     job: int  # number of the task in its pool, counted from 1
     master: tuple[str, int]  # address and port of the rendezvous store
     address: str  # at which peers reach the worker; empty: address of its network interface towards the store
+    secret: bytes = field(repr=False)  # of the rendezvous store
     objects: bytes = b""  # pickled models, data and losses of the parent; never sent to another host
 
 
@@ -85,7 +92,7 @@ class FilePiece(msgspec.Struct, frozen=True, tag="file"):
     """Message from worker 0 on another host: up to 1 MiB of a file that the run wrote there."""
 
     name: _FileName  # path in the run folder
-    data: bytes
+    data: Annotated[bytes, msgspec.Meta(max_length=PIECE_BYTES)]
     is_first: bool  # whether the file begins with this data
 
 
@@ -128,6 +135,28 @@ class _RemoteTask(msgspec.Struct, frozen=True, tag="task"):
     job: int
     master: tuple[str, _Port]
     address: str
+    secret: _Secret
+
+
+class _WarningEvent(msgspec.Struct):
+    text: str
+
+
+class _StepEvent(msgspec.Struct):
+    rank: _Count
+    step: _Whole
+    total_steps: _Whole
+    epoch: _Whole
+    iteration: _Whole
+    loss: float
+    accuracy: float | None
+    samples_per_s: float
+    in_comm_percent: float | None
+
+
+class _RoundsEvent(msgspec.Struct):
+    rounds: _Whole
+    op: str
 
 
 class PickleChannel:
@@ -179,8 +208,8 @@ class MessagePackChannel:
     def receive(self) -> Reply:
         reply: Reply = _decode(_replies, self._receive())
         if isinstance(reply, Failed):  # shown to the user
-            reply = Failed(reply.kind, printable(reply.message), printable(reply.traceback))
-        return reply
+            return Failed(reply.kind, printable(reply.message[:MAX_TEXT]), printable(reply.traceback[-MAX_TEXT:]))
+        return Emitted(_checked_event(reply.event)) if isinstance(reply, Emitted) else reply
 
     def close(self) -> None:
         self._inward.close()
@@ -218,6 +247,24 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)
 
 
+def _checked_event(event: Json) -> Json:
+    """Check the values of an event from another host, which is shown while a task runs. Raises MessageError."""
+    kind = event.get("kind")
+    if not isinstance(kind, str):
+        raise MessageError("a progress event without a kind")
+    if kind == "warning":
+        shape: type[msgspec.Struct] = _WarningEvent
+    elif kind in ("log", "progress"):
+        shape = _RoundsEvent if "rounds" in event else _StepEvent
+    else:
+        return event
+    try:
+        msgspec.convert(event, shape)
+    except msgspec.ValidationError as error:
+        raise MessageError(f"a malformed progress event ({error})") from None
+    return {**event, "text": printable(event["text"][:MAX_TEXT])} if kind == "warning" else event
+
+
 def _encode_other(value: Any) -> Any:
     if hasattr(value, "tolist"):  # arrays and scalars of numpy, tensors, array.array
         return value.tolist()
@@ -249,7 +296,7 @@ def _decode(decoder: msgspec.msgpack.Decoder[Any], data: bytes) -> Any:
 
 
 _TASK_FIELDS = ("num_workers", "num_servers", "comm", "device", "threads", "timeout_s")
-_ORDER_FIELDS = ("rank", "local_rank", "node", "job", "master", "address")
+_ORDER_FIELDS = ("rank", "local_rank", "node", "job", "master", "address", "secret")
 
 
 def _to_remote(order: RunTask) -> _RemoteTask:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, cast
 
-from paceline.comm.torch import make_store
+from paceline.authenticated_channel import new_secret
+from paceline.comm.authenticated_store import StoreServer
 from paceline.errors import WorkerError
 from paceline.launch.base import Task, WorkerPool
 from paceline.launch.file_transfer import FileReceiver
@@ -58,6 +59,9 @@ class ProcessPool(WorkerPool):
         self._is_open = False
         self._processes: list[WorkerProcess] = []
         self._objects = b""
+        self._secret = (
+            new_secret()
+        )  # processes get it through their pipes, and show the rendezvous store that they know it
         self._store: Any = None
         self._master = ("127.0.0.1", 0)
         self._job = 0
@@ -132,8 +136,9 @@ class ProcessPool(WorkerPool):
 
     def _open_store(self, timeout_s: float) -> tuple[Any, int]:
         """Open the rendezvous store in this process. Return the store and its port."""
-        store = make_store("127.0.0.1", 0, is_master=True, timeout_s=timeout_s)
-        return store, store.port
+        del timeout_s  # this process does not use the store itself
+        server = StoreServer("127.0.0.1", 0, self._secret)
+        return server, server.port
 
     def _open_store_on_worker_0(self, task: Task) -> int:
         """Open the rendezvous store on worker 0, since this process may be outside the workers' network.
@@ -142,7 +147,7 @@ class ProcessPool(WorkerPool):
         """
         assert self._host.rendezvous is not None
         address, port = self._host.rendezvous
-        self._processes[0].pipe.send(OpenStore(address, port, task.timeout_s))
+        self._processes[0].pipe.send(OpenStore(address, port, task.timeout_s, self._secret))
         reply = self._receive(self._processes[0].pipe, 0)
         if not isinstance(reply, StoreOpened):
             raise self._start_error(task, 0, f"cannot open the rendezvous at {address}:{port}: {_reason(reply)}")
@@ -163,6 +168,7 @@ class ProcessPool(WorkerPool):
                 job=self._job,
                 master=self._master,
                 address=slot.address,
+                secret=self._secret,
                 objects=self._objects,
             )
         )

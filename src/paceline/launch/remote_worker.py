@@ -22,6 +22,7 @@ import paceline
 from paceline.launch.messages import Enter, Failed, MessageError, MessagePackChannel
 from paceline.launch.worker_process import serve
 
+MAX_TOKEN_BYTES = 1000
 MARK = "paceline worker"
 FACT_NAMES = {
     "python": "Python",
@@ -72,7 +73,7 @@ def _read_line(fd: int) -> str:
     line = b""
     while not line.endswith(b"\n"):
         letter = os.read(fd, 1)
-        if not letter:
+        if not letter or len(line) > MAX_TOKEN_BYTES:
             sys.exit("paceline.launch.remote_worker is started by paceline itself: use --hosts")
         line += letter
     return line.decode().strip()

@@ -1,4 +1,4 @@
-"""Rendezvous: connects the worker processes of a task through torch's TCPStore, and exchanges values through the store.
+"""Rendezvous: connects the worker processes of a task through a key-value store, and exchanges values through it.
 
 Each task uses its own key prefix, so that tasks can share a store. A comm is the transport between workers; see
 `paceline.comm`.

@@ -29,6 +29,7 @@ from paceline.text import plain_text
 
 CONNECT_S = 15  # longest wait of ssh for a connection
 BATCH = 8  # connections opened at the same time; ssh servers limit simultaneous logins
+MAX_LINE_BYTES = 1 << 16  # longer lines of a worker's output are split
 MAX_LOGIN_BYTES = 1 << 16  # limit of what a login may print before the worker replies
 
 Facts = dict[str, str]  # versions of a worker's interpreter, and the address of its host
@@ -190,6 +191,7 @@ class SshHosts(ProcessHost):
         addresses = [facts[self._host_of.index(host)].get("address", "") for host in sorted(set(self._host_of))]
         first = addresses[0] or self._names[0].rpartition("@")[2]
         if len(addresses) > 1 and (_is_loopback(first) or ":" in first):
+            first = printable(first[:100])
             what = "which other hosts cannot reach" if _is_loopback(first) else "which is not an IPv4 address"
             raise UsageError(
                 f"host {self._names[0]} reports the address {first}, {what}; set --master-addr to an address that all "
@@ -219,7 +221,7 @@ class _HostStderr:
 
     def _read(self) -> None:
         with self._stream as stream:
-            for data in stream:
+            while data := stream.readline(MAX_LINE_BYTES):
                 line = plain_text(data.decode(errors="replace").strip())
                 self._lines.append(line)
                 if self.is_printed:

@@ -68,10 +68,10 @@ def _open_store(order: OpenStore) -> tuple[Any, Reply]:
 
     The store is None after an error.
     """
-    from paceline.comm.torch import open_store_at
+    from paceline.comm.authenticated_store import open_store
 
     try:
-        store = open_store_at(order.address, order.port, timeout_s=order.timeout_s)
+        store = open_store(order.address, order.port, order.secret, timeout_s=order.timeout_s)
     except (OSError, RuntimeError) as error:
         return None, Failed("raised", str(error).partition("\n")[0])
     return store, StoreOpened(store.port)
@@ -94,7 +94,8 @@ def _run_task(order: RunTask, pipe: MessageChannel, store: Any) -> tuple[Any, Re
     import torch
 
     from paceline.comm import CommError
-    from paceline.comm.torch import is_peer_failure, make_store
+    from paceline.comm.authenticated_store import AuthenticatedStore
+    from paceline.comm.torch import is_peer_failure
     from paceline.errors import PacelineError
     from paceline.launch.file_transfer import send_files_after
     from paceline.launch.rendezvous import TaskSlot, address_towards, joined_task
@@ -109,7 +110,7 @@ def _run_task(order: RunTask, pipe: MessageChannel, store: Any) -> tuple[Any, Re
             unpack(order.objects)
         torch.set_num_threads(task.threads)
         if store is None:
-            store = make_store(*order.master, is_master=False, timeout_s=task.timeout_s)
+            store = AuthenticatedStore(*order.master, order.secret, timeout_s=task.timeout_s)
         slot = TaskSlot(
             job=order.job,
             rank=order.rank,

@@ -7,16 +7,20 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
+import msgspec
 import torch
 from torch import Tensor
 
-from paceline.worker_files import path_in_run
+from paceline.errors import RunError
+from paceline.worker_files import open_in_run
 
 CLOCK_TAG, FILE_TAG = 0x7C02, 0x7C03
 CLOCK_ROUNDS = 16  # round trips per measurement; the fastest has the smallest error
 PIECE_BYTES = 1 << 20
+MOST_LISTING_BYTES = 1 << 22  # of the names of a worker's files
+_Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 50)]
 
 
 class ExchangeComm(Protocol):
@@ -158,12 +162,18 @@ def _send_file(comm: ExchangeComm, path: Path, size: int) -> None:
 
 
 def _receive_files(comm: ExchangeComm, rank: int, length: int, folder: Path) -> None:
-    listing = torch.zeros(length, dtype=torch.uint8)
-    comm.recv(listing, rank, FILE_TAG)
-    for name, size in json.loads(bytes(listing.tolist())):
-        target = path_in_run(folder, name, rank=rank)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("wb") as file:
+    if not 0 < length <= MOST_LISTING_BYTES:
+        raise RunError(
+            f"worker {rank} sent a list of files of {length} bytes; at most {MOST_LISTING_BYTES} are expected"
+        )
+    data = torch.zeros(length, dtype=torch.uint8)
+    comm.recv(data, rank, FILE_TAG)
+    try:
+        listing = msgspec.json.decode(bytes(data.tolist()), type=list[tuple[str, _Size]])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RunError(f"worker {rank} sent a malformed list of files: {error}") from None
+    for name, size in listing:
+        with open_in_run(folder, name, rank=rank) as file:
             for begin in range(0, size, PIECE_BYTES):
                 piece = torch.zeros(min(PIECE_BYTES, size - begin), dtype=torch.uint8)
                 comm.recv(piece, rank, FILE_TAG)

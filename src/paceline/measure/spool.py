@@ -38,6 +38,10 @@ STEP, SPAN, OP, BLOCKED = range(4)  # the first number of a row is its type
 # OP, step, number, op, bytes, peer, tag, medium, begin, end
 # BLOCKED, step, number, op, peer, tag, is_busy, begin, end
 WIDTHS = (10, 5, 10, 9)
+# Number of values of each field that holds a code, by place in the row, for each type of row.
+_CODES = ({}, {2: len(PHASES)}, {3: len(OPS), 7: len(MEDIA)}, {3: len(OPS)})
+LOSS = 5  # place of the loss in a STEP row; it may be any number
+MOST = 1e18  # every other number is below this
 
 
 def count_rows(numbers: Sequence[float]) -> int:
@@ -47,6 +51,25 @@ def count_rows(numbers: Sequence[float]) -> int:
 def whole_rows(numbers: Sequence[float]) -> int:
     """Return how many of the `numbers` belong to complete rows; the last row may be incomplete."""
     return next((begin for begin, end in _rows(numbers) if end > len(numbers)), len(numbers))
+
+
+def intact_rows(numbers: Sequence[float]) -> int:
+    """Return how many of the `numbers` belong to complete rows before the first damaged one."""
+    begin = 0
+    while begin < len(numbers) and numbers[begin] in range(len(WIDTHS)):
+        row = numbers[begin : begin + WIDTHS[int(numbers[begin])]]
+        if len(row) < WIDTHS[int(row[0])] or not _is_intact(row):
+            break
+        begin += len(row)
+    return begin
+
+
+def _is_intact(row: Sequence[float]) -> bool:
+    codes = _CODES[int(row[0])]
+    return all(
+        number in range(codes[place]) if place in codes else abs(number) < MOST or (place == LOSS and row[0] == STEP)
+        for place, number in enumerate(row)
+    )
 
 
 def lines(numbers: Sequence[float], run_time: Callable[[float], float]) -> Iterator[str]:
@@ -195,28 +218,36 @@ class Spool:
 def recover(folder: Path) -> None:
     """Append the rows of each spool file in `folder` to the worker's file as JSON lines, and delete the spool file.
 
-    A spool file remains in `folder` if its worker was killed.
+    A spool file remains in `folder` if its worker was killed. Rows after a damaged one are lost; the last line says in
+    any case that the file is not complete.
     """
     for spool in sorted(folder.glob(f"*{SUFFIX}")):
         with spool.open("rb") as file:
             start = array("d", file.read(8).ljust(8, b"\0"))
         shift_s = start[0]
         with spool.with_suffix(".jsonl").open("ab", buffering=0) as target:
-            _convert(spool, target, lambda moment, shift_s=shift_s: moment + shift_s)  # type: ignore[misc]
+            _convert(spool, target, lambda moment, shift_s=shift_s: moment + shift_s, intact_rows)  # type: ignore[misc]
             target.write(_line({"kind": "end", "dropped": 0, "complete": False}))
         spool.unlink()
 
 
-def _convert(spool: Path, target: Any, run_time: Callable[[float], float]) -> None:
-    """Append the complete rows of a spool file to the file `target`, as JSON lines."""
+def _convert(
+    spool: Path, target: Any, run_time: Callable[[float], float], length: Callable[[Sequence[float]], int] = whole_rows
+) -> None:
+    """Append the complete rows of a spool file to the file `target`, as JSON lines.
+
+    `length` returns how many numbers belong to rows that can be converted.
+    """
     rest: array[float] = array("d")
     with spool.open("rb") as file:
         file.read(8)  # skip `shift_s`
         while piece := file.read(8 * CHUNK_NUMBERS):
             rest.frombytes(piece[: len(piece) // 8 * 8])
-            end = whole_rows(rest)
+            end = length(rest)
             _write_all(target, "".join(lines(rest[:end], run_time)).encode())
             rest = rest[end:]
+            if len(rest) >= max(WIDTHS):
+                return  # it begins with a damaged row
 
 
 def _write_all(file: Any, data: Any) -> None:

@@ -16,11 +16,13 @@ from paceline.data import Data, load_data
 from paceline.errors import UsageError
 from paceline.models import build_model
 from paceline.parsing import words_in
+from paceline.plugins import is_reference
 from paceline.quantize.calibration import METHODS, Calibration
 from paceline.quantize.onnx_model import missing_packages
 from paceline.recipe import Recipe
 from paceline.results.quantize import Quantization, QuantizeRequest
 from paceline.runs import Stored, find
+from paceline.trusted_code import check_trusted
 
 AUTO = "auto"
 PERCENTILE = 99.99
@@ -106,15 +108,16 @@ class LoadedModel:
         return self.source.recipe
 
 
-def find_source(target: str, runs: Path, changes: Mapping[str, Any]) -> ModelSource:
+def find_source(target: str, runs: Path, changes: Mapping[str, Any], *, trust: bool = False) -> ModelSource:
     """Find a trained model. Return its checkpoint file, and its recipe with `changes` applied.
 
     `target` is the name or the folder of a run, `last`, or a checkpoint file. If `target` names a quantization of a
-    run's model, the result is the model of that run.
+    run's model, the result is the model of that run. Raises UsageError if the run's recipe names code outside of the
+    current folder, unless `trust` is set.
     """
     path = Path(target)
     if path.suffix == SUFFIX or path.is_file():
-        return _source_of_file(path, changes)
+        return _source_of_file(path, changes, trust=trust)
     stored = find(target, runs)
     if isinstance(stored.content, Quantization):
         stored = _quantized_run(stored, stored.content.source, runs)
@@ -124,7 +127,7 @@ def find_source(target: str, runs: Path, changes: Mapping[str, Any]) -> ModelSou
     checkpoint = folder / FINAL
     if not checkpoint.is_file():
         raise UsageError(f"run {folder.name!r} has no {FINAL}, because it is {stored.status}; name a completed run")
-    return ModelSource(folder.name, _recipe_in(folder).replace(changes), checkpoint)
+    return ModelSource(folder.name, _recipe_in(folder, changes, trust=trust), checkpoint)
 
 
 def _quantized_run(stored: Stored, source: str, runs: Path) -> Stored:
@@ -142,13 +145,18 @@ def _quantized_run(stored: Stored, source: str, runs: Path) -> Stored:
         ) from None
 
 
-def _source_of_file(path: Path, changes: Mapping[str, Any]) -> ModelSource:
+def _source_of_file(path: Path, changes: Mapping[str, Any], *, trust: bool) -> ModelSource:
     if not path.is_file():
         raise UsageError(f"there is no checkpoint {str(path)!r}; name a run or a .safetensors file")
     folder = path.resolve().parent.parent
     if (folder / "recipe.toml").is_file() and path.resolve().parent.name == FINAL.parent.name:
-        return ModelSource(f"{folder.name}-{path.stem}", _recipe_in(folder).replace(changes), path)
-    model = changes.get("model.name") or _metadata(path).get("model")
+        return ModelSource(f"{folder.name}-{path.stem}", _recipe_in(folder, changes, trust=trust), path)
+    model = changes.get("model.name") or _metadata(path).get("model", "")
+    if is_reference(model) and not changes.get("model.name"):
+        raise UsageError(
+            f"checkpoint {path.name!r} says that its model is {model!r}, but code that a file of weights names is "
+            "never executed; add --model with the model that you trust"
+        )
     if not model or not changes.get("data.name"):
         missing = " and ".join(
             word for word, known in (("--model", model), ("--data", "data.name" in changes)) if not known
@@ -157,11 +165,14 @@ def _source_of_file(path: Path, changes: Mapping[str, Any]) -> ModelSource:
     return ModelSource(path.stem, Recipe().replace({**changes, "model.name": model}), path)
 
 
-def _recipe_in(folder: Path) -> Recipe:
+def _recipe_in(folder: Path, changes: Mapping[str, Any], *, trust: bool) -> Recipe:
     try:
-        return Recipe.from_toml((folder / "recipe.toml").read_text(encoding="utf-8"), str(folder / "recipe.toml"))
+        text = (folder / "recipe.toml").read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(f"run {folder.name!r} has no recipe: {error.strerror}; name another run") from None
+    recipe = Recipe.from_toml(text, str(folder / "recipe.toml")).replace(changes)
+    check_trusted(recipe.to_dict(), f"run {folder.name!r}", folder=folder, typed=changes, trust=trust)
+    return recipe
 
 
 def _metadata(path: Path) -> dict[str, str]:

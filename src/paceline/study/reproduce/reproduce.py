@@ -197,7 +197,7 @@ def _folder_prefix(part: Part) -> str:
 
 def _quantized_rows(plan: ExperimentPlan, folder: Path, run: Path) -> list[OurRow]:
     """Quantize the model of the run in folder `run`, store the results below `folder`, and return a row per stage."""
-    loaded = load_source(find_source(str(run), folder, {}))
+    loaded = load_source(find_source(str(run), folder, {}, trust=True))
     study, _ = quantize(loaded, QuantizeOptions(), out=folder / "quantize", listener=StageListener())
     return [_stage_row(plan, _stage_key(stage, study.chosen_calibration), stage) for stage in study.stages]
 
