@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from paceline.comm.torch import make_store
 from paceline.errors import WorkerError
+from paceline.interrupts import deferred
 from paceline.launch.base import Task, WorkerPool
 from paceline.launch.file_transfer import FileReceiver
 from paceline.launch.messages import (
@@ -86,6 +87,10 @@ class ProcessPool(WorkerPool):
         return self._gather_results(task, results)
 
     def close(self) -> None:
+        with deferred():
+            self._end_processes()
+
+    def _end_processes(self) -> None:
         for process in self._processes:
             process.ask_to_end()
         deadline = time.monotonic() + STOP_S

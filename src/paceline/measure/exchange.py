@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from paceline.durable_files import durable_file
 from paceline.worker_files import path_in_run
 
 CLOCK_TAG, FILE_TAG = 0x7C02, 0x7C03
@@ -163,7 +164,7 @@ def _receive_files(comm: ExchangeComm, rank: int, length: int, folder: Path) -> 
     for name, size in json.loads(bytes(listing.tolist())):
         target = path_in_run(folder, name, rank=rank)
         target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("wb") as file:
+        with durable_file(target) as file:
             for begin in range(0, size, PIECE_BYTES):
                 piece = torch.zeros(min(PIECE_BYTES, size - begin), dtype=torch.uint8)
                 comm.recv(piece, rank, FILE_TAG)
