@@ -28,7 +28,6 @@ def run_command(*arguments: str, width: int = 100, answer: str | None = None) ->
     code = 0
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.dict(os.environ, {"COLUMNS": str(width)}))
-        stack.enter_context(mock.patch("signal.signal"))
         stack.enter_context(mock.patch.object(sys, "argv", ["paceline", *arguments]))
         stack.enter_context(mock.patch.object(sys, "stdin", stdin))
         stack.enter_context(contextlib.redirect_stdout(out))

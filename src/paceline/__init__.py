@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import importlib
-import importlib.machinery
-import importlib.util
 import sys
-from collections.abc import Sequence
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:
+TYPE_CHECKING = False  # the name that type checkers know. A signal is handled only after this module is imported, so it
+if TYPE_CHECKING:  # imports nothing that takes time.
+    import importlib.machinery
+    from collections.abc import Sequence
+    from types import ModuleType
+    from typing import Any
+
     from paceline.api import compare, run, scale, sweep, tune
     from paceline.codecs import Codec, TensorSpec
     from paceline.comm import Comm, Operation
@@ -81,6 +82,8 @@ class _RegisterAfterTorch:
         del path, target
         if fullname != "torch":
             return None
+        import importlib.util
+
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec("torch")
         if spec is not None and spec.loader is not None:

@@ -1,12 +1,15 @@
-"""Write files that the user names: replace plain files atomically, and write directly to pipes and devices."""
+"""Write files that the user names: replace plain files atomically and durably; write directly to pipes and devices."""
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
+
+from paceline.durable_files import durable_file
 
 SYSTEM_FOLDERS = {"dev", "proc"}  # files in /dev and /proc must not be replaced, even if the OS calls them plain files
 
@@ -21,16 +24,11 @@ def atomic_file(target: str | Path) -> Iterator[TextIO]:
         with open(target, "w", encoding="utf-8", newline="") as file:
             yield file
         return
-    path = Path(os.path.realpath(target))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with temporary.open("w", encoding="utf-8", newline="") as file:
-            yield file
-        temporary.replace(path)
-    except BaseException:
-        with suppress(OSError):  # raised on a read-only disk, where the file was not created
-            temporary.unlink(missing_ok=True)
-        raise
+    with durable_file(Path(os.path.realpath(target))) as binary:
+        file = io.TextIOWrapper(binary, encoding="utf-8", newline="")
+        yield file
+        file.flush()
+        file.detach()  # the file is closed by its owner
 
 
 def is_stream(target: str | Path) -> bool:

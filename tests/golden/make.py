@@ -106,8 +106,9 @@ def _interrupted(words: list[str], folder: Path) -> int:
 
 def _has_begun(runs: Path, *, is_sweep: bool) -> bool:
     if is_sweep:
-        return any(not file.parent.name.startswith(".") for file in runs.glob("*/runs/*/summary.json"))
-    return any(runs.glob(".*/workers/0.jsonl"))
+        files = runs.glob("*/runs/*/summary.json")
+        return any(json.loads(file.read_text(encoding="utf-8"))["status"] == "done" for file in files)
+    return any(runs.glob("*/workers/0.jsonl"))
 
 
 def _keep(made: Path, name: str) -> None:

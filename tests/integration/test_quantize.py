@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from command import run_command
+from paceline.runs import list_runs
 from trained_samples import trained_run
 
 
@@ -44,7 +45,7 @@ def test_a_model_is_trained_on_in_any_way_of_agreeing(strategy: str, workers: in
     assert "Fine-tuned for 12 steps" in " ".join(said.out.split())
 
 
-def test_a_fine_tuning_that_diverges_leaves_nothing(tmp_path: Path) -> None:
+def test_a_fine_tuning_that_diverges_is_stored_as_failed(tmp_path: Path) -> None:
     run, out = trained_run(tmp_path / "run"), tmp_path / "out"
     words = ("--samples", "64", "--test-samples", "50", "--calibration", "minmax", "--no-onnx", "--workers", "1")
     said = run_command(
@@ -53,7 +54,8 @@ def test_a_fine_tuning_that_diverges_leaves_nothing(tmp_path: Path) -> None:
     assert said.code == 1
     assert "fine-tuning diverged after 8 steps" in said.err
     assert "try a smaller --lr" in said.err
-    assert list(out.iterdir()) == []
+    [stored] = list_runs(out)
+    assert (stored.status, "fine-tuning diverged after 8 steps" in stored.error) == ("failed", True)
 
 
 def test_more_servers_than_tensors_are_refused_before_anything_starts(tmp_path: Path) -> None:

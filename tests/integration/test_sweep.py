@@ -67,6 +67,9 @@ def test_one_point_dies_and_the_same_command_again_tries_it_alone(tmp_path: Path
     assert [item.name for item in (tmp_path / "runs").iterdir()] == [folder.name]
 
 
+POINTS = "runs/*/runs/*/summary.json"
+
+
 @pytest.mark.slow
 def test_ctrl_c_and_resume(tmp_path: Path) -> None:
     slow = ["--vary", "measure.inject=none;slow:rank=0,ms=400", "--iterations", "60", "--workers", "1"]
@@ -74,7 +77,7 @@ def test_ctrl_c_and_resume(tmp_path: Path) -> None:
     running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         deadline = time.monotonic() + 120
-        while not glob.glob(str(tmp_path / "runs/*/runs/*/summary.json")):  # without hidden folders: stored ones
+        while not any(load(Path(file))["status"] == "done" for file in glob.glob(str(tmp_path / POINTS))):
             assert running.poll() is None, running.stderr
             assert time.monotonic() < deadline
             time.sleep(0.1)

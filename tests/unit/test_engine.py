@@ -162,7 +162,7 @@ def test_a_study_is_visible_and_marked_from_its_start(make: Callable[[], Study],
         return answer(task, number)
 
     outcome = ran(make(), tmp_path, MadeUpLauncher(look))
-    assert set(seen) == {"interrupted"}
+    assert set(seen) == {"running"}
     assert outcome.result.status == "done"
 
 
@@ -300,14 +300,16 @@ def test_damaged_studies_and_runs_are_stepped_over(tmp_path: Path) -> None:
     assert strategies[:2] == ["ring", "ring"], "the damaged run is measured again"
 
 
-def test_a_full_disk_leaves_no_study_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_study_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise RunError("study.json cannot be written: the disk is full")
 
     monkeypatch.setattr(engine.StudyFolder, "write", full)
     with pytest.raises(RunError, match="the disk is full"):
         ran(compare(), tmp_path)
-    assert os.listdir(tmp_path) == []
+    [stored] = list_runs(tmp_path)
+    assert (stored.status, stored.study) == ("interrupted", "compare")
+    assert [item.status for item in list_runs(stored.folder / "runs")] == ["done"]
 
 
 def test_resume_and_fresh_contradict_each_other(tmp_path: Path) -> None:

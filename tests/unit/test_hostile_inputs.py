@@ -20,7 +20,7 @@ from paceline.measure.inject import check_injections
 from paceline.parsing import read_json, read_toml, read_toml_value, whole_number
 from paceline.recipe import Recipe, load_recipe, parse_cluster, parse_set
 from paceline.recipe.sections import ClusterConfig
-from paceline.runs import Folder, find, read
+from paceline.runs import find, read
 from paceline.runs.stored import parse_time
 from paceline.strategies import StrategySpec
 from paceline.study.sweep_axes import apply_choice, parse_remedies, parse_vary
@@ -323,7 +323,9 @@ class TestStoredRuns:
     def test_left_over_folders_of_strange_names_stay(self, tmp_path: Path) -> None:
         strange = tmp_path / f".x.{socket.gethostname()}-².part"
         strange.mkdir()
-        Folder(tmp_path, "new").discard()
+        (strange / "weights").write_text("")
+        said = run_command("runs", "--out", str(tmp_path), width=300)
+        assert f"1 folder of unfinished runs of an earlier version: {strange}" in said.out
         assert strange.is_dir()
 
     def test_files_named_after_digits_that_are_not_numbers(self, tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ SOURCE = REPOSITORY / "src" / "paceline"
 
 # Low to high: a part may import what stands before its own line, and its own line's parts where it says so.
 LAYERS: list[set[str]] = [
-    {"authenticated_channel", "durable_files", "errors", "output_files", "text"},
+    {"authenticated_channel", "durable_files", "errors", "interrupts", "standard_streams", "text"},
+    {"output_files"},
     {"results"},
     {"worker_files", "parsing"},
     {"plugins"},
@@ -37,7 +38,10 @@ LAYERS: list[set[str]] = [
     {"cli"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
-ONLY: dict[str, set[str]] = {"runs": {"runs", "recipe", "results", "errors", "text", "worker_files", "parsing"}}
+ONLY: dict[str, set[str]] = {
+    "runs": {"runs", "recipe", "results", "errors", "text", "worker_files", "parsing", "durable_files", "interrupts"}
+    | {"measure"}
+}
 # What may import a foreign package, by the package.
 HOMES = {"torch.distributed": "comm", "plotly": "present", "jinja2": "present", "playwright": "present", "typer": "cli"}
 HOMES |= {"onnx": "quantize", "onnxruntime": "quantize"}

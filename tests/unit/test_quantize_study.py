@@ -20,6 +20,7 @@ from paceline.present.studies.quantize import headline, last_integer
 from paceline.quantize.calibration import METHODS
 from paceline.results.json_files import convert
 from paceline.results.quantize import Quantization
+from paceline.runs import list_runs
 from paceline.study.quantize import QuantizeOptions, find_source, load_source, quantize
 from paceline.study.quantize.stages import ModelScore, StageListener, calibration_batches, confusion
 from trained_samples import LENET, trained_run, trained_state
@@ -309,7 +310,7 @@ def test_what_is_no_run_is_refused(run: Path, tmp_path: Path) -> None:
         (run / "checkpoints" / "other.safetensors").rename(run / "checkpoints" / "final.safetensors")
 
 
-def test_nothing_is_left_of_a_study_that_fails(run: Path, tmp_path: Path) -> None:
+def test_a_study_that_is_interrupted_stays(run: Path, tmp_path: Path) -> None:
     loaded = load_source(find_source(str(run), tmp_path, {}))
 
     def stop(row: dict[str, Any]) -> None:
@@ -318,7 +319,10 @@ def test_nothing_is_left_of_a_study_that_fails(run: Path, tmp_path: Path) -> Non
 
     with pytest.raises(KeyboardInterrupt):
         quantize(loaded, QuantizeOptions(onnx=False), out=tmp_path / "out", listener=StageListener(stage_ends=stop))
-    assert list((tmp_path / "out").iterdir()) == []
+    [stored] = list_runs(tmp_path / "out")
+    assert (stored.kind, stored.status, stored.study) == ("study", "interrupted", "unfinished quantize")
+    said = run_command("runs", "--out", str(tmp_path / "out"), "show", "last")
+    assert (said.code, "interrupted" in said.out, said.err) == (0, True, "")
 
 
 def test_calibration_images_are_the_same_every_time(run: Path, tmp_path: Path) -> None:

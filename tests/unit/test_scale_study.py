@@ -31,8 +31,7 @@ def troubles(monkeypatch: pytest.MonkeyPatch) -> Troubles:
     counts: dict[tuple[str, int], int] = {}
 
     def execute(launcher: WorkerPool, recipe: Recipe, entry: Entry, *, folder: Any, on_event: Any) -> Any:
-        del launcher, recipe, on_event
-        folder.discard()
+        del launcher, recipe, folder, on_event
         key = (entry.label, entry.num_workers)
         counts[key] = counts.get(key, 0) + 1
         trouble = found.get((*key, counts[key] - 1))

@@ -151,7 +151,6 @@ def test_errors_are_printed_without_controls(error: Exception) -> None:
     err = io.StringIO()
     with (
         mock.patch("paceline.cli.make_app", side_effect=error),
-        mock.patch("signal.signal"),
         mock.patch.dict(os.environ, {"TORCH_CPP_LOG_LEVEL": "FATAL"}),
         contextlib.redirect_stderr(err),
         pytest.raises(SystemExit),

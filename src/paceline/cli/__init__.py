@@ -7,14 +7,14 @@ commands with the same name as the module.
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from types import FrameType
 
 import typer
 
 import paceline
 from paceline.errors import PacelineError, UsageError, WorkerError
+
+INTERRUPTED_CODE = 130  # with which typer exits after a KeyboardInterrupt
 
 HELP = """Train a model with data-parallel workers under several synchronisation strategies, measure them, and compare.
 
@@ -52,11 +52,10 @@ def main() -> None:
     On an error, print one sentence. If a worker failed, print its traceback first. The exit code is 2 if the request is
     invalid, and 1 if its execution fails.
     """
-    signal.signal(signal.SIGTERM, _handle_sigterm)
     # By default, the C++ code of torch prints a stack trace before Paceline's one-sentence error.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     try:
-        make_app()()
+        _run_app()
     except PacelineError as error:
         from paceline.cli.output import PlainConsole
         from paceline.text import shortened
@@ -69,6 +68,10 @@ def main() -> None:
         sys.exit(2 if isinstance(error, UsageError) else 1)
 
 
-def _handle_sigterm(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    """Treat SIGTERM like Ctrl-C: stop the workers and mark the run as interrupted."""
-    raise KeyboardInterrupt
+def _run_app() -> None:
+    try:
+        make_app()()
+    except SystemExit as end:
+        if end.code == INTERRUPTED_CODE:
+            raise KeyboardInterrupt from end
+        raise

@@ -124,7 +124,8 @@ def quantize(
     """Quantize a trained model to int8 in stages, up to integer-only inference, and measure every stage's accuracy."""
     from paceline.cli.data import fetch_if_needed
     from paceline.cli.output import check_json_target, check_target, console_for, show_study, write_json
-    from paceline.errors import RunError, UsageError
+    from paceline.cli.study_session import interruptible
+    from paceline.errors import UsageError
     from paceline.study.quantize import QuantizeOptions, find_source, load_source
     from paceline.study.quantize import quantize as run_study
 
@@ -159,11 +160,8 @@ def quantize(
         "calibrate on",
         markup=False,
     )
-    try:
-        with _stage_progress(console) as listener:
-            study, folder = run_study(loaded, request, out=out, listener=listener, output=output, tuning=tuning)
-    except KeyboardInterrupt:
-        raise RunError("interrupted: nothing was written") from None
+    with interruptible(), _stage_progress(console) as listener:
+        study, folder = run_study(loaded, request, out=out, listener=listener, output=output, tuning=tuning)
     show_study(console, study, folder, with_report=report)
     write_json(study, json_target)
 

@@ -36,7 +36,7 @@ Strategy = Annotated[
     str, typer.Option("--strategy", help="Only runs with this strategy: its name, or its label with options.")
 ]
 Status = Annotated[
-    str, typer.Option("--status", help="Only runs with this status: done, failed, interrupted or unreadable.")
+    str, typer.Option("--status", help="Only this status: running, done, failed, interrupted, diverged or unreadable.")
 ]
 Kind = Annotated[str, typer.Option("--kind", help="Only this kind: run or study.")]
 Since = Annotated[
@@ -86,10 +86,11 @@ def list_explicitly(
 
 def _list(out: Path, filters: Mapping[str, Any], json_target: str) -> None:
     from paceline.cli.output import console_for, write_json
+    from paceline.present.numbers import counted
     from paceline.present.studies.runs import list_page
     from paceline.present.terminal import say, show
     from paceline.results import SCHEMA
-    from paceline.runs import Filter, list_runs
+    from paceline.runs import Filter, hidden_folders, list_runs
 
     console = console_for(json_target)
     stored = list_runs(out)
@@ -100,6 +101,9 @@ def _list(out: Path, filters: Mapping[str, Any], json_target: str) -> None:
         say(console, f"No match among {len(stored)} runs and studies in {out}.")
     else:
         say(console, f"No runs in {out}: `paceline compare` makes some.")
+    if hidden := hidden_folders(out):
+        count = counted(len(hidden), "folder")
+        say(console, f"{count} of unfinished runs of an earlier version: {', '.join(str(folder) for folder in hidden)}")
     write_json({"schema": SCHEMA, "runs": [item.to_json() for item in matches]}, json_target)
 
 
@@ -222,13 +226,15 @@ def delete(
 
 def _folders_to_delete(names: list[str], out: Path, *, older_than: str, failed: bool) -> list[Path]:
     """Return the folders that the options select, after checking that each is a run or a study."""
+    from paceline.results import RUNNING
     from paceline.runs import age_s, check_deletable, find, list_runs, resolve_folder
+    from paceline.runs.stored import UNREADABLE
 
     age = age_s(older_than) if older_than else None
     if names:
         folders = [find(name, out).folder if name.startswith("last") else resolve_folder(name, out) for name in names]
     else:
-        folders = [item.folder for item in list_runs(out) if item.content is not None]
+        folders = [item.folder for item in list_runs(out) if item.status not in (RUNNING, UNREADABLE)]
         folders = [folder for folder in folders if not folder.is_symlink()]
     stored = {folder: check_deletable(folder, out) for folder in dict.fromkeys(folders)}
     return [folder for folder, item in stored.items() if _is_selected(item, age, failed=failed)]

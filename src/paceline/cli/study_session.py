@@ -16,6 +16,7 @@ from rich.console import Console
 from paceline.cli.options import Json, Out, Trust, keyword_parameter, parameters_without, with_signature
 from paceline.cli.output import check_json_target, console_for, show_study, write_json
 from paceline.errors import RunError, UsageError
+from paceline.interrupts import require_clean_up
 from paceline.launch.base import LaunchRequest
 
 if TYPE_CHECKING:  # these modules import torch, which would slow down `--help`
@@ -303,7 +304,8 @@ def start_workers(num_processes: int, launcher: Launcher) -> Iterator[WorkerPool
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Turn Ctrl-C in the `with` block into a RunError with a one-sentence message."""
+    """Turn Ctrl-C, SIGTERM or SIGHUP in the `with` block into a RunError with a one-sentence message."""
+    require_clean_up()
     try:
         yield
     except KeyboardInterrupt as error:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from paceline.errors import UsageError, unknown
 from paceline.export.tables import ExportSource
+from paceline.results import RUNNING
 from paceline.runs import Stored, read, run_folders
 from paceline.runs.store import disk_errors
 from paceline.worker_files import worker_files
@@ -49,15 +50,17 @@ FORMATS = {
 def sources_of(stored: Stored) -> list[ExportSource]:
     """Return the runs to export: a stored run itself, or the runs of a stored study.
 
-    Runs without workers' files are left out. Raises UsageError if no run remains.
+    Running ones and runs without workers' files are left out. Raises UsageError if no run remains.
     """
     folder = stored.folder
     found = []
     for inner in run_folders(folder):
         item = stored if inner == folder else read(inner)
-        if worker_files(inner):
+        if item.status != RUNNING and worker_files(inner):
             label = item.results[0].label if item.results else item.requested_label
             found.append(ExportSource(inner.name, label, inner, item.started_at or 0.0, item.recipe_values))
+    if not found and stored.status == RUNNING:
+        raise UsageError(f"{folder.name!r} is running; its measurements can be exported when a run has ended")
     if not found:
         raise UsageError(f"{folder.name!r} has no worker files to export")
     return found

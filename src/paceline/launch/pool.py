@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from paceline.authenticated_channel import new_secret
 from paceline.comm.authenticated_store import StoreServer
 from paceline.errors import WorkerError
+from paceline.interrupts import deferred
 from paceline.launch.base import Task, WorkerPool
 from paceline.launch.file_transfer import FileReceiver
 from paceline.launch.messages import (
@@ -90,6 +91,10 @@ class ProcessPool(WorkerPool):
         return self._gather_results(task, results)
 
     def close(self) -> None:
+        with deferred():
+            self._end_processes()
+
+    def _end_processes(self) -> None:
         for process in self._processes:
             process.ask_to_end()
         deadline = time.monotonic() + STOP_S

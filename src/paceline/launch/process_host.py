@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -16,8 +17,11 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from paceline.interrupts import deferred
 from paceline.launch.messages import MessageChannel, PickleChannel
 
+# Argument of a worker process: the kernel kills the process when the thread that started it ends (parent-death signal).
+END_WITH_PARENT = "--end-with-parent"
 STOP_S = 2.0  # time between asking a process to end and killing it
 
 Wrap = Callable[[list[str]], list[str]]  # adds a program in front of a command
@@ -121,16 +125,19 @@ def start_process(environment: dict[str, str], wrap: Wrap = list) -> WorkerProce
     """
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-m", "paceline.launch.worker_process", str(theirs.fileno())]
+    if threading.current_thread() is threading.main_thread():  # it lives as long as this process
+        command.append(END_WITH_PARENT)
     # In a new session Ctrl-C does not reach the worker. This process handles Ctrl-C and then ends the worker.
-    popen = subprocess.Popen(
-        wrap(command),
-        pass_fds=[theirs.fileno()],
-        env=environment,
-        start_new_session=True,
-        stdin=subprocess.DEVNULL,
-    )
-    theirs.close()
-    connection: Connection[Any, Any] = Connection(ours.detach())
+    with deferred():
+        popen = subprocess.Popen(
+            wrap(command),
+            pass_fds=[theirs.fileno()],
+            env=environment,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+        )
+        theirs.close()
+        connection: Connection[Any, Any] = Connection(ours.detach())
     connection.send(sys.path)
     return WorkerProcess(popen, PickleChannel(connection))
 

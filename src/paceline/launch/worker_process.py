@@ -1,7 +1,8 @@
 """Main program of a worker process on this host: it runs the tasks that its parent process sends through a pipe.
 
 A process pool starts it as `python -m paceline.launch.worker_process FD`, where FD is the file descriptor of the pipe.
-Messages from the parent are pickles. The process ends when the pipe closes.
+Messages from the parent are pickles. The process ends when the pipe closes. With the argument `--end-with-parent`, the
+kernel also kills it when its parent ends, even if it is stopped.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import select
+import signal
 import sys
 import threading
 import traceback
@@ -28,17 +30,27 @@ from paceline.launch.messages import (
     RunTask,
     StoreOpened,
 )
+from paceline.launch.process_host import END_WITH_PARENT
+from paceline.standard_streams import tolerate_errors
+
+PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
 
 def main() -> None:
+    if END_WITH_PARENT in sys.argv:
+        end_with_parent()
+    tolerate_errors()
     connection: Connection[Any, Any] = Connection(int(sys.argv[1]))
-    sys.path[:] = connection.recv()
+    try:
+        sys.path[:] = connection.recv()
+    except (EOFError, ConnectionError):  # the parent was interrupted
+        _leave(1)
     serve(PickleChannel(connection))
 
 
 def serve(pipe: MessageChannel) -> NoReturn:
     """Execute the orders that arrive through the pipe until it closes, then end the process."""
-    threading.Thread(target=_end_with_parent, args=(pipe.fileno(),), daemon=True).start()
+    threading.Thread(target=_end_with_pipe, args=(pipe.fileno(),), daemon=True).start()
     _import_and_warm_up()
     pipe.send(Ready())
     store: Any = None
@@ -135,7 +147,19 @@ def _run_task(order: RunTask, pipe: MessageChannel, store: Any) -> tuple[Any, Re
         return store, Failed("raised", f"raised {type(error).__name__}: {error}", traceback.format_exc())
 
 
-def _end_with_parent(fd: int) -> None:
+def end_with_parent() -> None:
+    """Let the kernel kill this process when the thread that started it ends. Do nothing on systems other than Linux."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the kernel was asked
+        _leave(1)
+
+
+def _end_with_pipe(fd: int) -> None:
     """Wait until the parent closes the pipe or is killed, then end this process, even if a task is running."""
     poller = select.poll()
     half_closed = getattr(select, "POLLRDHUP", 0)  # reported instead of POLLHUP for a worker on another host

@@ -7,15 +7,19 @@ slow down training even in another thread. If a worker is killed, its spool file
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
+import os
 import queue
 import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from paceline.durable_files import durable_file
 from paceline.measure.observer import PHASES
 from paceline.results import Json
 
@@ -129,6 +133,8 @@ def _peer(peer: float) -> str:
 
 
 _FORMATS = (_step_line, _span_line, _op_line, _blocked_line)
+# Beginnings of the lines that `Spool.close` and `recover` write at the end of a worker's file.
+_CONVERTED = tuple(f'{{"kind":"{kind}"'.encode() for kind in ("step", "span", "op", "blocked", "end"))
 
 
 class Spool:
@@ -148,6 +154,8 @@ class Spool:
         self.error = ""
         self.dropped = 0
         self._numbers = path.with_suffix(SUFFIX).open("wb", buffering=0)
+        with suppress(OSError):  # some network file systems have no locks
+            fcntl.flock(self._numbers, fcntl.LOCK_EX | fcntl.LOCK_NB)  # `recover` waits for the end of this process
         self._lines = path.open("wb", buffering=0)
         self._lines.write(_line(head))
         self._numbers.write(array("d", [shift_s]))
@@ -180,16 +188,17 @@ class Spool:
         if self._thread.is_alive():
             self.error = f"{self.path.name} is not complete: the disk did not respond within {CLOSE_S:g} s"
             return
-        self._numbers.close()
         spool = self.path.with_suffix(SUFFIX)
         try:
             _convert(spool, self._lines, run_time)
             self._lines.write(_line({"kind": "end", "dropped": self.dropped}))
+            os.fsync(self._lines.fileno())
             spool.unlink()
         except OSError as error:
             self._fail(error)
         finally:
             self._lines.close()
+            self._numbers.close()
 
     def _offer(self, item: array[float] | bytes) -> bool:
         if self._is_closed or self.error or self._queue.qsize() >= MOST_QUEUED:
@@ -216,19 +225,34 @@ class Spool:
 
 
 def recover(folder: Path) -> None:
-    """Append the rows of each spool file in `folder` to the worker's file as JSON lines, and delete the spool file.
+    """Add the rows of each spool file in `folder` to the worker's file as JSON lines, and delete the spool file.
 
-    A spool file remains in `folder` if its worker was killed. Rows after a damaged one are lost; the last line says in
-    any case that the file is not complete.
+    A spool file remains in `folder` if its worker was killed. Spool files of workers that still run are left alone. Rows
+    after a damaged one are lost; the last line says in any case that the file is not complete.
     """
     for spool in sorted(folder.glob(f"*{SUFFIX}")):
         with spool.open("rb") as file:
-            start = array("d", file.read(8).ljust(8, b"\0"))
-        shift_s = start[0]
-        with spool.with_suffix(".jsonl").open("ab", buffering=0) as target:
-            _convert(spool, target, lambda moment, shift_s=shift_s: moment + shift_s, intact_rows)  # type: ignore[misc]
-            target.write(_line({"kind": "end", "dropped": 0, "complete": False}))
-        spool.unlink()
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            (shift_s,) = array("d", file.read(8).ljust(8, b"\0"))
+            target = spool.with_suffix(".jsonl")
+            with durable_file(target) as recovered:
+                recovered.writelines(_lines_not_from_spool(target))
+                _convert(spool, recovered, lambda moment, shift_s=shift_s: moment + shift_s, intact_rows)  # type: ignore[misc]
+                recovered.write(_line({"kind": "end", "dropped": 0, "complete": False}))
+            spool.unlink()
+
+
+def _lines_not_from_spool(file: Path) -> Iterator[bytes]:
+    """Yield the complete lines of a worker's file, without those that a worker converted before it was killed."""
+    if not file.exists():
+        return
+    with file.open("rb") as lines:
+        for line in lines:
+            if line.endswith(b"\n") and not line.startswith(_CONVERTED):
+                yield line
 
 
 def _convert(

@@ -14,6 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from paceline.durable_files import durable_file
 from paceline.results.value import Json
 
 Event = Json
@@ -162,21 +163,13 @@ def _names(kind: str, track: Track, name: str, order: int) -> list[Event]:
 
 
 def write_events(path: Path, events: Sequence[Event], facts: Mapping[str, Any]) -> None:
-    """Write a trace as one JSON object with an event per line, compressed if the name ends in .gz.
-
-    The file has a temporary name until it is complete.
-    """
-    beside = path.with_name(path.name + ".part")
-    try:
-        with beside.open("wb") as file:
-            if path.suffix == ".gz":
-                with gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=6, mtime=0) as packed:
-                    packed.writelines(_pieces(events, facts))
-            else:
-                file.writelines(_pieces(events, facts))
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    """Write a trace as one JSON object with an event per line, compressed if the name ends in .gz."""
+    with durable_file(path) as file:
+        if path.suffix == ".gz":
+            with gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=6, mtime=0) as packed:
+                packed.writelines(_pieces(events, facts))
+        else:
+            file.writelines(_pieces(events, facts))
 
 
 def _pieces(events: Sequence[Event], facts: Mapping[str, Any]) -> Iterator[bytes]:

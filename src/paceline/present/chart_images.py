@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from paceline.durable_files import write_durably
 from paceline.errors import RunError, UsageError
 from paceline.present.chart import Chart, plotly_text
 from paceline.present.html import write_page
@@ -80,7 +81,7 @@ def _draw(driver: Any, page_file: Path, views: Sequence[tuple[str, Chart, int, s
                     address = page.evaluate(call, [chart.id, number, title, kind, WIDTH])
                     target = folder / f"{name}.{kind}"
                     with disk_errors(target):
-                        target.write_bytes(_content(address))
+                        write_durably(target, _content(address))
                     written.append(target)
         except driver.Error as error:
             raise RunError(f"the browser could not draw the charts: {error.message.splitlines()[0]}") from error

@@ -26,7 +26,7 @@ from paceline.present.pages import PageContent, ending_words, requested_repeats
 from paceline.present.rows import ShownRow, fastest_row, names_to_explain
 from paceline.present.styles import styles_of
 from paceline.recipe import Recipe
-from paceline.results import Row, StudyResult
+from paceline.results import DONE, RUNNING, Row, StudyResult
 from paceline.results.value import Json
 from paceline.runs import Stored
 
@@ -123,7 +123,7 @@ def notices(material: PageContent) -> list[Finding]:
     sources = material.sources
     texts = [
         *material.left_out,
-        *(_unfinished(source, is_alone=len(sources) == 1) for source in sources if source.status != "done"),
+        *(_unfinished(source, is_alone=len(sources) == 1) for source in sources if source.status != DONE),
     ]
     if len(sources) > 1:
         texts.append(
@@ -138,7 +138,7 @@ def notices(material: PageContent) -> list[Finding]:
 
 
 def _unfinished(source: Stored, *, is_alone: bool) -> str:
-    """Describe how a run or study ended early, and how many of its rows and repeats were measured."""
+    """Describe how a run or study ended early, or that it is running, and how much of it was measured."""
     subject = f"This {source.kind}" if is_alone else source.name
     num_rows = getattr(source.content, "num_points", None)
     if num_rows is None:
@@ -147,7 +147,8 @@ def _unfinished(source: Stored, *, is_alone: bool) -> str:
     repeats = [row.repeats for row in source.results if isinstance(row, Row)]
     done = f", {min(repeats)} of {counted(requested_repeats(source), 'repeat')}" if repeats else ""
     measured = f"{len(source.results)} of {counted(num_rows, 'row')}{done}"
-    return f"{subject} {ending_words(source)}. Measured until then: {measured}."
+    until = "so far" if source.status == RUNNING else "until then"
+    return f"{subject} {ending_words(source)}. Measured {until}: {measured}."
 
 
 def row_findings(rows: Sequence[ShownRow], recipe: Recipe | None) -> list[Finding]:

@@ -17,7 +17,20 @@ from paceline.plugins import Registry
 from paceline.present.page_parts import Page, PageSection, Presenter
 from paceline.present.rows import ShownRow, named_rows
 from paceline.recipe import Recipe, recipe_keys
-from paceline.results import SCHEMA, Environment, Row, RunRecord, RunResult, StudyResult, changed
+from paceline.results import (
+    DIVERGED,
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    RUNNING,
+    SCHEMA,
+    Environment,
+    Row,
+    RunRecord,
+    RunResult,
+    StudyResult,
+    changed,
+)
 from paceline.runs import Stored, list_runs, read
 from paceline.study.run_results import combine, compare_rows
 from paceline.worker_files import worker_files, worker_lines
@@ -120,7 +133,7 @@ def page_in_memory(result: StudyResult | RunResult, folder: Path) -> Page:
     if isinstance(result, StudyResult):
         return _page(combine_sources([Stored(folder, result)]))
     record = RunRecord(
-        schema=SCHEMA, kind="run", name=folder.name, started="", status="done", label=result.label, result=result
+        schema=SCHEMA, kind="run", name=folder.name, started="", status=DONE, label=result.label, result=result
     )
     return _page(combine_sources([Stored(folder, record)]))
 
@@ -170,10 +183,12 @@ def requested_repeats(source: Stored) -> int:
 
 
 def ending_words(source: Stored) -> str:
-    """Describe how an incomplete run or study ended: "was interrupted" or "failed: REASON"."""
+    """Describe an incomplete run or study: "is running", "was interrupted" or "failed: REASON"."""
+    if source.status in (RUNNING, INTERRUPTED):
+        return "is running" if source.status == RUNNING else "was interrupted"
     lines = source.error.splitlines()
     reason = f": {lines[0].rstrip('.')}" if lines else ""
-    return "was interrupted" if source.status == "interrupted" else f"failed{reason}"
+    return f"{DIVERGED if source.status == DIVERGED else FAILED}{reason}"
 
 
 def _stored(path: Path, *, is_alone: bool) -> list[Stored]:
@@ -215,6 +230,8 @@ def _reason_to_leave_out(stored: Stored, *, is_alone: bool) -> str:
 
 def _progress(source: Stored) -> str:
     """Return a clause that says when a run or study without a result ended, such as "before anything was measured"."""
+    if source.status == RUNNING:
+        return "and has no result yet"
     if source.kind == "study":
         return "before any of its runs was done"
     try:

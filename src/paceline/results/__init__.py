@@ -41,9 +41,11 @@ from paceline.results.run import (
     WorkerSplit,
 )
 from paceline.results.study import (
+    DIVERGED,
     DONE,
     FAILED,
     INTERRUPTED,
+    RUNNING,
     SCHEMA,
     CompareResult,
     Environment,
@@ -55,9 +57,11 @@ from paceline.results.study import (
 from paceline.results.value import Interval, Json, Point, Value, changed, to_json
 
 __all__ = [
+    "DIVERGED",
     "DONE",
     "FAILED",
     "INTERRUPTED",
+    "RUNNING",
     "RUN_FILE",
     "SCHEMA",
     "STUDY_FILE",

@@ -8,7 +8,8 @@ from paceline.results.run import Gain, Row, RunResult
 from paceline.results.value import Interval, Json, Point, Scalar, Value, empty_list, null
 
 SCHEMA = 1
-DONE, FAILED, INTERRUPTED = "done", "failed", "interrupted"
+# Status of a run or study. A diverged one ended early because its loss became infinite or NaN.
+RUNNING, DONE, FAILED, INTERRUPTED, DIVERGED = "running", "done", "failed", "interrupted", "diverged"
 
 
 class Environment(Value, frozen=True, kw_only=True):
@@ -28,7 +29,7 @@ class Environment(Value, frozen=True, kw_only=True):
 
 
 class RunRecord(Value, frozen=True, kw_only=True):
-    """Contents of the stored file of one run. A failed or interrupted run has no result."""
+    """Contents of the stored file of one run. A running, failed or interrupted run has no result."""
 
     schema: int
     kind: str

@@ -1,134 +1,148 @@
-"""Write and delete the folders in which runs and studies are stored.
+"""Create, write and delete the folders in which runs and studies are stored.
 
-A folder gets its final name only after it is complete. A lock ensures that only one process writes to a study.
+A folder has its final name from the beginning, and the status "running" until its result is stored. A lock ensures that
+only one process writes to it.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import math
-import os
 import re
+import secrets
 import shutil
-import socket
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-import psutil
-
+from paceline.durable_files import sync_folder, write_durably
 from paceline.errors import RunError, UsageError
-from paceline.parsing import whole_number
+from paceline.interrupts import deferred
 from paceline.recipe import Recipe
-from paceline.results import RUN_FILE, STUDY_FILE, Environment, RunRecord, StudyResult, Value, encode, to_json
+from paceline.results import RUN_FILE, RUNNING, STUDY_FILE, RunRecord, StudyResult, Value, changed, encode, to_json
 from paceline.results.worker_report import WorkerReport
-from paceline.runs.stored import Stored, read
+from paceline.runs.locks import LOCK_FILE, check_unlocked, locked
+from paceline.runs.recovery import recover_measurements
+from paceline.runs.stored import Stored, read, read_content
 from paceline.text import file_name_of
 
-LOCK_FILE = "recipe.toml"  # the file that is locked: other files are replaced during a study, which would drop the lock
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a study's folder while the `with` block runs.
-
-    Raises UsageError if another process holds the lock.
-    """
-    with (folder / LOCK_FILE).open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(
-                f"study {str(folder)!r} is being run by another process; wait until it ends, or start another with "
-                "--fresh"
-            ) from None
-        yield  # closing the file releases the lock
-
-
-def check_unlocked(folder: Path) -> None:
-    """Raise UsageError if another process holds the lock of this study's folder."""
-    with locked(folder):
-        pass
+DELETED = ".deleted"  # suffix of a folder that is being deleted
 
 
 class Folder:
-    """A folder of results that is written under a hidden name. `commit` renames it to its final name."""
+    """The folder of a run or study. From its creation by `begin` until `close`, this process holds its lock.
+
+    Its files are replaced one by one, so a reader finds complete files at any time.
+    """
 
     def __init__(self, out: Path, name: str) -> None:
-        self._out = out
-        self._name = name
+        """Name the folder that `begin` creates in `out`. If the name is taken, `begin` appends a number."""
+        self._out, self._name = out, name
+        self._path: Path | None = None
+        self._lock = ExitStack()
+
+    @classmethod
+    def reopen(cls, path: Path) -> Folder:
+        """Open the folder of an unfinished run or study, take its lock, and set its status to running.
+
+        Measurements of workers that were killed become readable. Raises UsageError if another process holds the lock.
+        """
+        folder = cls(path.parent, path.name)
+        with deferred(), ExitStack() as stack:
+            stack.enter_context(locked(path))
+            recover_measurements(path, holds_lock=True)
+            content = read_content(path)
+            folder._path = path
+            folder.write_content(changed(content, status=RUNNING, error=None))
+            folder._lock = stack.pop_all()
+        return folder
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the folder exists."""
+        return self._path is not None
+
+    @property
+    def path(self) -> Path:
+        assert self._path is not None, "the folder is created by `begin`"
+        return self._path
+
+    def begin(self, recipe: Recipe, first: RunRecord | StudyResult) -> None:
+        """Create and lock the folder, and store the recipe and `first`, whose status is running.
+
+        Only set the content to `first` if the folder was reopened.
+        """
+        with deferred():
+            if self._path is None:
+                self._create(recipe)
+            self.write_content(first)
+
+    def _create(self, recipe: Recipe) -> None:
         try:
-            out.mkdir(parents=True, exist_ok=True)
-            _delete_leftovers(out)
-            self.path = Path(tempfile.mkdtemp(dir=out, **hidden_name(name)))
+            self._out.mkdir(parents=True, exist_ok=True)
+            path = _new_folder(self._out, self._name)
         except OSError as error:
             raise UsageError(
-                f"results cannot be written to {str(out)!r}: {error.strerror}; choose another --out"
+                f"results cannot be written to {str(self._out)!r}: {error.strerror}; choose another --out"
             ) from None
-        self.path.chmod(0o755)
+        try:
+            with disk_errors(path / LOCK_FILE):
+                write_durably(path / LOCK_FILE, recipe.to_toml().encode())
+                sync_folder(self._out)
+            self._lock.enter_context(locked(path))
+        except BaseException:
+            (path / LOCK_FILE).unlink(missing_ok=True)
+            path.rmdir()  # it has nothing but the recipe
+            raise
+        self._path = path
+
+    def write_content(self, content: RunRecord | StudyResult) -> None:
+        """Replace the stored run or study."""
+        self.write_json(RUN_FILE if isinstance(content, RunRecord) else STUDY_FILE, content)
 
     def write_json(self, name: str, value: Value) -> None:
-        self.write_text(name, encode(value).decode())
+        self._write(name, encode(value))
 
     def write_text(self, name: str, text: str) -> None:
+        self._write(name, text.encode())
+
+    def _write(self, name: str, content: bytes) -> None:
         target = self.path / name
         with disk_errors(target):
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(text, encoding="utf-8")
+            write_durably(target, content)
 
     def make_subfolder(self, name: str) -> Path:
-        """Create a subfolder. If that fails, delete the whole folder and raise RunError."""
         inner = self.path / name
-        try:
-            with disk_errors(inner):
-                inner.mkdir()
-        except RunError:
-            self.discard()
-            raise
+        with disk_errors(inner):
+            inner.mkdir(exist_ok=True)
         return inner
 
-    def commit(self) -> Path:
-        """Rename the folder to its final name, and return its path.
+    def close(self) -> None:
+        """Release the lock. A run or study that is still stored as running is then read as interrupted."""
+        self._lock.close()
 
-        If a folder with that name exists, a number is appended to the name.
-        """
-        number = 1
-        while True:
-            final = self._out / (self._name if number == 1 else f"{self._name}-{number}")
-            try:
-                with disk_errors(final):
-                    self.path.rename(final)
-            except RunError as error:
-                if not final.exists():
-                    raise error
-                number += 1
-                continue
-            self.path = final
-            return final
+    def __enter__(self) -> Folder:
+        return self
 
-    def discard(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
-def hidden_name(name: str) -> dict[str, str]:
-    """Return prefix and suffix of a hidden temporary folder's name, as arguments of tempfile.mkdtemp.
-
-    The suffix contains the host name and the id of the process that writes the folder.
-    """
-    return {"prefix": f".{name}.", "suffix": f".{socket.gethostname()}-{os.getpid()}.part"}
-
-
-def _delete_leftovers(out: Path) -> None:
-    """Delete temporary folders left behind by processes of this host that have ended."""
-    for folder in out.glob(f".*.{socket.gethostname()}-*.part"):
-        pid = folder.name.rpartition(".part")[0].rpartition("-")[2]
-        if (number := whole_number(pid)) is not None and not psutil.pid_exists(number):
-            shutil.rmtree(folder, ignore_errors=True)
+def _new_folder(out: Path, name: str) -> Path:
+    """Create a folder called `name` in `out`, or `name-2`, `name-3` and so on if that is taken. Return its path."""
+    for number in count(1):
+        path = out / (name if number == 1 else f"{name}-{number}")
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue
+        return path
+    raise AssertionError("there is always a free number")
 
 
 @contextmanager
@@ -151,28 +165,13 @@ def without_timestamp(name: str) -> str:
     return re.sub(r"^\d{8}-\d{6}-", "", name)
 
 
-def write_run(
-    folder: Folder, recipe: Recipe, environment: Environment, record: RunRecord, workers: Sequence[WorkerReport]
-) -> None:
-    """Write the files of one run into its folder."""
-    folder.write_text("recipe.toml", recipe.to_toml())
-    folder.write_json("environment.json", environment)
+def write_run(folder: Folder, record: RunRecord, workers: Sequence[WorkerReport]) -> None:
+    """Write the result of one run into its folder, and the files of workers that did not write theirs in training."""
     for worker in workers:
         name = f"workers/{worker.rank}.jsonl"
-        if not (folder.path / name).exists():  # a worker may have written its file during training
+        if not (folder.path / name).exists():
             folder.write_text(name, "".join(_step_lines(worker)))
-    folder.write_json(RUN_FILE, record)
-
-
-def store_study(folder: Folder, study: StudyResult) -> Path:
-    """Write a study and its recipe, and return the study's final folder. If that fails, delete the folder."""
-    try:
-        folder.write_text("recipe.toml", Recipe.from_dict(study.recipe).to_toml())
-        folder.write_json(STUDY_FILE, study)
-        return folder.commit()
-    except BaseException:
-        folder.discard()
-        raise
+    folder.write_content(record)
 
 
 def check_deletable(folder: Path, out: Path) -> Stored:
@@ -182,6 +181,8 @@ def check_deletable(folder: Path, out: Path) -> Stored:
     if not folder.is_dir():
         raise UsageError(f"{str(folder)!r} is not the folder of a run or a study; nothing was deleted")
     stored = read(folder)
+    if stored.status == RUNNING:
+        raise UsageError(f"{stored.kind} {str(folder)!r} is running; end it first, for example with Ctrl-C")
     if any((folder / name).is_symlink() for name in (RUN_FILE, STUDY_FILE)):
         raise UsageError(f"{str(folder)!r} is neither a run nor a study; nothing was deleted")
     whole = folder.resolve()
@@ -192,11 +193,16 @@ def check_deletable(folder: Path, out: Path) -> Stored:
 
 
 def delete(folder: Path) -> None:
-    """Delete a folder. It first gets a hidden name, so that readers never find it half deleted."""
+    """Delete a folder. It first gets a hidden name, so that readers never find it half deleted.
+
+    Also delete what an earlier deletion in the same place, which was killed, has left.
+    """
+    hidden = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}{DELETED}")
     try:
-        hidden = Path(tempfile.mkdtemp(dir=folder.parent, **hidden_name(folder.name)))
+        check_unlocked(folder)
         folder.rename(hidden)
-        shutil.rmtree(hidden)  # deletes links, not their targets
+        for left in folder.parent.glob(f".*{DELETED}"):
+            shutil.rmtree(left)  # deletes links, not their targets
     except OSError as error:
         raise RunError(f"{str(folder)!r} cannot be deleted: {error.strerror}") from error
 

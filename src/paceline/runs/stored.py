@@ -18,10 +18,12 @@ from paceline.errors import UsageError, unknown
 from paceline.parsing import read_toml
 from paceline.recipe import Recipe
 from paceline.results import (
+    DIVERGED,
     DONE,
     FAILED,
     INTERRUPTED,
     RUN_FILE,
+    RUNNING,
     STUDY_FILE,
     Environment,
     Json,
@@ -29,15 +31,19 @@ from paceline.results import (
     RunResult,
     StudyResult,
     Unreadable,
+    changed,
     convert,
     read_file,
     read_object,
     to_json,
 )
+from paceline.runs.locks import is_locked
+from paceline.runs.recovery import recover_measurements
 
 UNREADABLE = "unreadable"
 MOST_TOML_BYTES = 1 << 20  # a recipe is a few kilobytes
-STATUSES = (DONE, FAILED, INTERRUPTED, UNREADABLE)
+STATUSES = (RUNNING, DONE, FAILED, INTERRUPTED, DIVERGED, UNREADABLE)
+ENDED_WITHOUT_RESULT = "the process ended without storing a result"  # of a run or study that was killed
 KINDS = ("run", "study")
 _LAST = re.compile(r"last(?:~(\d{1,9}))?")
 _AGE = re.compile(r"(\d{1,9})\s*([mhdw])")
@@ -155,14 +161,39 @@ class Stored:
 def read(path: Path) -> Stored:
     """Read and check the run or study in a folder or JSON file.
 
-    Raises Unreadable if the file is damaged, and UsageError if there is no such file.
+    If it has not ended well, first make the measurements of workers that were killed readable. Raises Unreadable if the
+    file is damaged, and UsageError if there is no such file.
     """
+    stored = _read(path)
+    if stored.status not in (DONE, RUNNING):
+        recover_measurements(stored.folder)
+    return stored
+
+
+def _read(path: Path) -> Stored:
     folder = path if path.is_dir() else path.parent
     for name in (STUDY_FILE, RUN_FILE):
         file = folder / name
         if file.is_file() and (path.is_dir() or path == file):
-            return Stored(folder, read_file(file))
+            return Stored(folder, _content_of(file))
     raise UsageError(f"{str(path)!r} is neither a run nor a study: it has no {RUN_FILE} or {STUDY_FILE}")
+
+
+def read_content(path: Path) -> RunRecord | StudyResult:
+    """Read the run or study in a folder. A status of `running` is that of the process which wrote it last."""
+    content = _read(path).content
+    assert content is not None
+    return content
+
+
+def _content_of(file: Path) -> RunRecord | StudyResult:
+    """Read the run or study in a file. If it is stored as running, but no process writes to it, it was interrupted."""
+    content = read_file(file)
+    if content.status == RUNNING and not is_locked(file.parent):
+        content = read_file(file)  # it may have ended between reading the file and testing the lock
+        if content.status == RUNNING:
+            content = changed(content, status=INTERRUPTED, error=content.error or ENDED_WITHOUT_RESULT)
+    return content
 
 
 def list_runs(out: Path) -> list[Stored]:
@@ -176,10 +207,17 @@ def list_runs(out: Path) -> list[Stored]:
         if name.startswith(".") or not any((folder / file).is_file() for file in (STUDY_FILE, RUN_FILE)):
             continue
         try:
-            found.append(read(folder))
+            found.append(_read(folder))
         except UsageError as error:
             found.append(Stored(folder, None, str(error)))
     return sorted(found, key=lambda stored: (stored.started_at or 0.0, str(stored.folder)))
+
+
+def hidden_folders(out: Path) -> list[Path]:
+    """Return the hidden folders with files of unfinished runs, which earlier versions left in `out`."""
+    return sorted(
+        folder for folder in out.glob(".*.part") if folder.is_dir() and any(one.is_file() for one in folder.rglob("*"))
+    )
 
 
 def run_folders(folder: Path) -> list[Path]:
@@ -207,15 +245,16 @@ def find(name: str, out: Path) -> Stored:
     """Return the run or study that a name stands for.
 
     The name is `last` (the newest that is readable), `last~1` (the one before), the name of a folder in `out` or a
-    unique beginning of such a name, or a path.
+    unique beginning of such a name, or a path. `last` counts running ones only if there are no others.
     """
     match = _LAST.fullmatch(name)
     if match and not (out / name).exists():
         found = [item for item in list_runs(out) if item.content is not None]
+        found = [item for item in found if item.status != RUNNING] or found
         back = int(match[1] or 0)
         if back >= len(found):
             raise UsageError(f"{name!r} does not exist: {str(out)!r} has {len(found)} readable runs and studies")
-        return found[-1 - back]
+        return read(found[-1 - back].folder)
     return read(resolve_folder(_complete_prefix(name, out), out))
 
 

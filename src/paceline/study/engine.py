@@ -11,11 +11,12 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.errors import PacelineError, UsageError, WorkerError
+from paceline.errors import PacelineError, RunError, UsageError, WorkerError
+from paceline.interrupts import deferred
 from paceline.launch.base import WorkerPool
 from paceline.measure.environment import environment
 from paceline.plugins import digests_of_files
-from paceline.results import DONE, FAILED, INTERRUPTED, SCHEMA, Environment, StudyResult
+from paceline.results import DONE, FAILED, INTERRUPTED, RUNNING, SCHEMA, Environment, StudyResult, changed
 from paceline.study.base import Cell, CellFailure, Launch, Progress, Study, StudyListener
 from paceline.study.overhead import measure_overhead
 from paceline.study.run import execute
@@ -44,6 +45,7 @@ def run_study(
         if resume is not None:
             folder, stored = stack.enter_context(reopen_folder(resume))
             _check_same_request(study, stored, resume)
+            folder.write(changed(stored, status=RUNNING, error=None))
         launcher = None
         if not study.has_own_processes:
             launcher = stack.enter_context(launch(study.num_processes, study.recipe.cluster))
@@ -52,9 +54,9 @@ def run_study(
             raise UsageError("--resume needs a launcher that starts all workers, such as local; leave out --resume")
         header = _Header(study, stored)
         if folder is None and is_main:
-            first = header.result(Progress(), INTERRUPTED)  # this status stays if the process is killed
+            first = header.result(Progress(), RUNNING)
             folder = stack.enter_context(new_folder(out, f"{study.name}-{study.title}", study.recipe, first))
-        return _Execution(study, launch, launcher, listener, out, folder, header).run()
+        return _Execution(study, launch, launcher, listener, folder, header).run()
 
 
 def find_unfinished(study: Study, out: Path) -> Path | None:
@@ -144,12 +146,11 @@ class _Execution:
         launch: Launch,
         launcher: WorkerPool | None,
         listener: StudyListener,
-        out: Path,
         folder: StudyFolder | None,
         header: _Header,
     ) -> None:
         self._study, self._launch, self._launcher, self._listener = study, launch, launcher, listener
-        self._out, self._folder, self._header = out, folder, header
+        self._folder, self._header = folder, header
         self._progress = Progress()
 
     def run(self) -> StudyOutcome | None:
@@ -163,17 +164,24 @@ class _Execution:
             self._measure_overhead()
             if self._folder is not None:
                 study.end(self._folder.path, self._progress)
+            result = self._store(DONE)
         except BaseException as error:
-            status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
             error.__notes__ = []  # these notes name the run's folder, but the user needs the study's
-            result = self._store(status, str(error))
-            if result is not None and self._folder is not None:
+            if self._folder is not None:
+                self._store_unfinished(error)
                 error.add_note(f"completed runs are kept; continue with --resume {self._folder.path}")
             raise
-        result = self._store(DONE)
         if result is None or self._folder is None:
             return None
         return StudyOutcome(result, self._folder.path)
+
+    def _store_unfinished(self, error: BaseException) -> None:
+        """Store the study after an error. If the disk is full, it keeps its last stored state and is not locked."""
+        status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
+        try:
+            self._store(status, str(error))
+        except RunError as failure:
+            error.add_note(f"its status is not stored: {failure}")
 
     def _run_stage(self, cells: Sequence[Cell]) -> None:
         """Run the cells (planned runs) of a stage that are not measured yet.
@@ -190,8 +198,8 @@ class _Execution:
         for cell in interleave(todo):
             if cell.key not in self._progress.failures:
                 self._run_cell(cell)
-                self._store(INTERRUPTED)
-        study_so_far = self._store(INTERRUPTED)
+                self._store(RUNNING)
+        study_so_far = self._store(RUNNING)
         if study_so_far is not None:
             self._listener.stage_done(study_so_far)
 
@@ -249,7 +257,11 @@ class _Execution:
             return
         try:
             self._progress.overhead = measure_overhead(
-                self._launcher, probe.recipe, probe.entries, num_steps=probe.num_steps, out=self._out
+                self._launcher,
+                probe.recipe,
+                probe.entries,
+                num_steps=probe.num_steps,
+                out=self._folder.path if self._folder is not None else None,
             )
         except PacelineError as error:
             self._progress.cautions.append(f"profiling overhead could not be measured: {error}")
@@ -258,5 +270,6 @@ class _Execution:
         if self._folder is None:
             return None
         result = self._header.result(self._progress, status, error)
-        self._folder.write(result)
+        with deferred():
+            self._folder.write(result)
         return result

@@ -6,7 +6,9 @@ The steps of one short run are divided into blocks of consecutive steps, and hal
 from __future__ import annotations
 
 import statistics
+import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from paceline.codecs import TensorSpec
@@ -16,9 +18,10 @@ from paceline.measure.stats import interval95_of_median
 from paceline.recipe import Changes, Recipe
 from paceline.results import Overhead, convert_reports
 from paceline.results.worker_report import WorkerReport
+from paceline.runs.store import disk_errors
 from paceline.strategies import StrategySpec
 from paceline.study.entries import Entry
-from paceline.study.run import run_folder, training_task
+from paceline.study.run import training_task
 from paceline.train.context import ignore_event
 
 LEAST_STEPS, MOST_STEPS = 48, 240
@@ -27,12 +30,13 @@ STUDY_SHARE = 5  # the run has a fifth of the study's steps, within the limits a
 
 
 def measure_overhead(
-    launcher: WorkerPool, recipe: Recipe, entries: Sequence[Entry], *, num_steps: int, out: Path
+    launcher: WorkerPool, recipe: Recipe, entries: Sequence[Entry], *, num_steps: int, out: Path | None
 ) -> tuple[str, Overhead] | None:
     """Measure how much profiling slows a short run of the strategy with the most communication operations.
 
     Return the strategy's label and the overhead. Return None if profiling is off, and in all processes but the main
-    one. `num_steps` is the number of steps of the whole study. All processes choose the same strategy and the same
+    one. `num_steps` is the number of steps of the whole study. The workers' files are written to a temporary folder in
+    `out`, the study's folder, which is None in other processes. All processes choose the same strategy and the same
     length of the run, because the choice does not depend on measurements.
     """
     if not recipe.measure.spans:
@@ -43,13 +47,13 @@ def measure_overhead(
     quiet: Changes = {"measure.profile": "", "measure.inject": [], "measure.target_accuracy": None}
     recipe = entry.recipe(recipe).replace({**short, **quiet})
     block = steps_per_block(steps)
-    folder = run_folder(out, "measuring", launcher)
-    try:
+    with ExitStack() as stack:
+        folder = None
+        if out is not None:
+            with disk_errors(out):
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=out, prefix="overhead-")))
         task = training_task(recipe, entry, folder, checkpoint="", steps_per_block=block)
         workers = launcher.run(task, ignore_event)
-    finally:
-        if folder is not None:
-            folder.discard()
     if not launcher.is_main:
         return None
     overhead = compare_blocks([worker.iteration_s for worker in convert_reports(workers, WorkerReport)], block)

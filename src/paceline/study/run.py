@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import WorkerError
+from paceline.errors import PacelineError, RunError
+from paceline.interrupts import deferred
 from paceline.launch.base import Task, WorkerPool
 from paceline.measure.environment import environment
-from paceline.measure.spool import recover
 from paceline.recipe import Recipe
 from paceline.results import (
     DONE,
     FAILED,
     INTERRUPTED,
+    RUNNING,
     SCHEMA,
     RunRecord,
     RunResult,
@@ -25,7 +27,7 @@ from paceline.results import (
 )
 from paceline.results.worker_report import WorkerReport
 from paceline.runs import Folder, write_run
-from paceline.runs.store import disk_errors
+from paceline.runs.recovery import recover_measurements
 from paceline.study.entries import Entry
 from paceline.study.run_analysis import analyse_run
 from paceline.study.run_results import run_result
@@ -38,49 +40,55 @@ def execute(
 ) -> RunResult | None:
     """Train under one strategy, store the run in `folder` if one is passed, and return the result.
 
-    Return None in all processes but the main one, which alone receives the workers' reports.
+    The folder is locked until this function returns. Whatever ends the run, the folder keeps the measurements and has
+    the status. Return None in all processes but the main one, which alone receives the workers' reports.
     """
     recipe = entry.recipe(recipe)
-    checkpoint = ""
-    if folder is not None:
-        checkpoint = str((folder.make_subfolder("checkpoints") / "final.safetensors").resolve())
-    task = training_task(recipe, entry, folder, checkpoint=checkpoint)
     facts = environment()  # read before the run adds load to the machine
     started = time.perf_counter()
     record = RunRecord(
-        schema=SCHEMA, kind="run", name=recipe.name, started=time.strftime("%Y-%m-%dT%H:%M:%S%z"), status=DONE
+        schema=SCHEMA, kind="run", name=recipe.name, started=time.strftime("%Y-%m-%dT%H:%M:%S%z"), status=RUNNING
     )
-    try:
-        answers = launcher.run(task, on_event)
-    except BaseException as error:
-        if folder is not None:
-            _store_unfinished(folder, recipe, changed(record, label=entry.label), error)
-        raise
-    if not launcher.is_main:
-        return None
-    total_s = time.perf_counter() - started
-    workers = convert_reports(answers, WorkerReport)
-    analysis = analyse_run(recipe, workers, folder.path if folder is not None else None)
-    result = as_stored(run_result(recipe, entry, workers, total_s, analysis))
-    if folder is not None:
+    with folder or nullcontext():
         try:
-            write_run(folder, recipe, facts, changed(record, result=result), workers)
-            folder.commit()
-        except BaseException:
-            folder.discard()
+            checkpoint = ""
+            if folder is not None:
+                folder.begin(recipe, changed(record, label=entry.label))
+                folder.write_json("environment.json", facts)
+                checkpoint = str((folder.make_subfolder("checkpoints") / "final.safetensors").resolve())
+            path = folder.path if folder is not None else None
+            task = training_task(recipe, entry, path, checkpoint=checkpoint)
+            answers = launcher.run(task, on_event)
+            if not launcher.is_main:
+                return None
+            total_s = time.perf_counter() - started
+            workers = convert_reports(answers, WorkerReport)
+            analysis = analyse_run(recipe, workers, path)
+            result = as_stored(run_result(recipe, entry, workers, total_s, analysis))
+            if folder is not None:
+                with deferred():
+                    write_run(folder, changed(record, status=DONE, result=result), workers)
+            return result
+        except BaseException as error:
+            if folder is not None and folder.is_begun:
+                with deferred():
+                    _store_unfinished(folder, changed(record, label=entry.label), error)
             raise
-    return result
 
 
-def training_task(recipe: Recipe, entry: Entry, folder: Folder | None, **arguments: Any) -> Task:
-    """Return the task that trains under the strategy of `entry`.
+def training_task(recipe: Recipe, entry: Entry, folder: Path | None, **arguments: Any) -> Task:
+    """Return the task that trains under the strategy of `entry`. If `folder` is set, workers write their files to it.
 
     `recipe` must be the result of `entry.recipe`. `arguments` are further arguments of the training job.
     """
-    folder_path = str(folder.path.resolve()) if folder is not None else ""
     return Task(
         train_job,
-        {"recipe": recipe, "strategy": entry.spec, "folder": folder_path, **arguments},
+        {
+            "recipe": recipe,
+            "strategy": entry.spec,
+            "folder": str(folder.resolve()) if folder is not None else "",
+            **arguments,
+        },
         num_workers=entry.num_workers,
         num_servers=entry.num_servers,
         serve=serve_job,
@@ -91,25 +99,20 @@ def training_task(recipe: Recipe, entry: Entry, folder: Folder | None, **argumen
     )
 
 
-def _store_unfinished(folder: Folder, recipe: Recipe, record: RunRecord, error: BaseException) -> None:
-    """Store a run after an interrupt or the failure of a worker. After other errors, delete the run's folder."""
-    if isinstance(error, KeyboardInterrupt):
-        record = changed(record, status=INTERRUPTED)
-    elif isinstance(error, WorkerError):
-        record = changed(record, status=FAILED, error=str(error))
-    else:
-        folder.discard()
-        return
+def _store_unfinished(folder: Folder, record: RunRecord, error: BaseException) -> None:
+    """Store a run that an error has ended. If the disk is full, the status stays `running`, but without a lock."""
+    record = changed(record, status=INTERRUPTED)
+    if not isinstance(error, KeyboardInterrupt):
+        reason = str(error) if isinstance(error, PacelineError) else f"{type(error).__name__}: {error}"
+        record = changed(record, status=FAILED, error=reason)
     try:
-        with disk_errors(folder.path):
-            recover(folder.path / "workers")
-        write_run(folder, recipe, environment(), record, [])
-        error.add_note(f"the run is stored as {record.status}: {folder.commit()}")
-    except BaseException:
-        folder.discard()
-        raise
+        folder.write_content(record)
+        recover_measurements(folder.path, holds_lock=True)
+        error.add_note(f"the run is stored as {record.status}: {folder.path}")
+    except RunError as failure:
+        error.add_note(f"the run's folder is incomplete ({failure}): {folder.path}")
 
 
 def run_folder(out: Path, name: str, launcher: WorkerPool) -> Folder | None:
-    """Create the folder of a run. Return None in all processes but the main one, which alone stores runs."""
+    """Name the folder of a run. Return None in all processes but the main one, which alone stores runs."""
     return Folder(out, name) if launcher.is_main else None

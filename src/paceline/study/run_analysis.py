@@ -20,7 +20,7 @@ from paceline.measure.stats import summarise_if_complete
 from paceline.measure.steps import StepRange
 from paceline.measure.trace_file import TraceSummary, write_merged
 from paceline.recipe import Recipe
-from paceline.results import Curve, Evaluation, Link, RunResult, Straggler, Target, changed
+from paceline.results import RUNNING, Curve, Evaluation, Link, RunResult, Straggler, Target, changed
 from paceline.results.worker_report import WorkerReport
 from paceline.runs import list_runs, read
 
@@ -102,6 +102,8 @@ def trace_run(path: Path, *, target: Path | None = None, steps: StepRange | None
         inner = [str(run.folder) for run in list_runs(folder / "runs")]
         advice = f"name one of its runs: {', '.join(inner)}" if inner else "it has no runs"
         raise UsageError(f"{str(path)!r} is a study, but a trace is made from one run; {advice}")
+    if stored.status == RUNNING:
+        raise UsageError(f"run {folder.name!r} is running; its measurements can be traced when it has ended")
     return write_merged(folder, target, steps)
 
 

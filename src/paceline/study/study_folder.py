@@ -1,4 +1,4 @@
-"""The folder of a study: created at the start, locked while the study runs, and updated after every run."""
+"""The folder of a study: locked while the study runs, and updated after every run."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from pathlib import Path
 
 import msgspec
 
+from paceline.durable_files import write_durably
 from paceline.errors import UsageError
 from paceline.recipe import Recipe
 from paceline.results import DONE, Json, RunRecord, RunResult, StudyResult, Unreadable, encode, read_file, to_json
 from paceline.results.json_files import RUN_FILE, STUDY_FILE
 from paceline.results.study import SCHEMA
 from paceline.runs import Folder, timestamped
-from paceline.runs.store import check_unlocked, disk_errors, locked
+from paceline.runs.locks import check_unlocked, locked
+from paceline.runs.recovery import recover_measurements
+from paceline.runs.store import disk_errors
 from paceline.study.base import Cell
 
 RUNS = "runs"
@@ -30,10 +33,11 @@ class StudyFolder:
 
     def write(self, result: StudyResult) -> None:
         """Replace the study's stored result atomically."""
-        _replace(self.path / STUDY_FILE, encode(result))
+        with disk_errors(self.path / STUDY_FILE):
+            write_durably(self.path / STUDY_FILE, encode(result))
 
     def run_folder(self, cell: Cell) -> Folder | None:
-        """Create the folder for the files of a cell (planned run), or return None if the cell has no run folder."""
+        """Name the folder for the files of a cell (planned run), or return None if the cell has no run folder."""
         return Folder(self.path / RUNS, cell.folder_name) if cell.has_folder else None
 
     def store_result(self, cell: Cell, result: RunResult) -> None:
@@ -48,7 +52,7 @@ class StudyFolder:
         )
         with disk_errors(self._result_file(cell)):
             self._result_file(cell).parent.mkdir(exist_ok=True)
-        _replace(self._result_file(cell), encode(record))
+            write_durably(self._result_file(cell), encode(record))
 
     def result_of(self, cell: Cell) -> RunResult | None:
         """Return the stored result of a cell (planned run), or None if there is none or it cannot be read."""
@@ -79,16 +83,10 @@ def new_folder(out: Path, name: str, recipe: Recipe, first: StudyResult) -> Iter
 
     The folder is created in `out`. `first`, the study's result before the first run, is stored immediately.
     """
-    folder = Folder(out, timestamped(name))
-    try:
-        folder.write_text("recipe.toml", recipe.to_toml())
+    with Folder(out, timestamped(name)) as folder:
+        folder.begin(recipe, first)
         folder.make_subfolder(RUNS)
-        StudyFolder(folder.path).write(first)
-    except BaseException:
-        folder.discard()
-        raise
-    with locked(folder.path):
-        yield StudyFolder(folder.commit())
+        yield StudyFolder(folder.path)
 
 
 @contextmanager
@@ -98,6 +96,7 @@ def reopen_folder(path: Path) -> Iterator[tuple[StudyFolder, StudyResult]]:
     Yield the folder and the stored result.
     """
     with locked(path):
+        recover_measurements(path, holds_lock=True)
         yield StudyFolder(path), read_study(path)
 
 
@@ -160,11 +159,3 @@ def _read_run(file: Path) -> RunRecord | None:
     except Unreadable:
         return None
     return content if isinstance(content, RunRecord) else None
-
-
-def _replace(file: Path, content: bytes) -> None:
-    """Write a file atomically: readers see its old or its new content."""
-    part = file.with_name(f".{file.name}.part")
-    with disk_errors(file):
-        part.write_bytes(content)
-        part.replace(file)

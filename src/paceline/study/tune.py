@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from paceline.codecs import TensorSpec
 from paceline.data import load_data
+from paceline.durable_files import write_durably
 from paceline.errors import RunError, UsageError
 from paceline.models import build_model
 from paceline.recipe import Changes, Recipe
@@ -144,7 +145,7 @@ class Tune(Study):
         """Write the recipe of the winner into the study's folder."""
         best = best_candidate(self._rung_tables(progress)[-1])
         with disk_errors(folder / BEST_FILE):
-            (folder / BEST_FILE).write_text(self._recipe_of(best.label).to_toml(), encoding="utf-8")
+            write_durably(folder / BEST_FILE, self._recipe_of(best.label).to_toml().encode())
 
     def _cells(self, rung: Rung, entries: Sequence[Entry]) -> list[Cell]:
         is_last = rung is self.rungs[-1]

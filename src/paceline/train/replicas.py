@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from paceline.comm import Comm
+from paceline.durable_files import durable_path
 from paceline.errors import RunError
 
 
@@ -83,15 +84,12 @@ def mean_state(model: nn.Module, comm: Comm) -> dict[str, Tensor]:
 
 
 def save_weights(state: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
-    """Write weights to a safetensors file: first to a temporary file, which then replaces `path` atomically."""
-    temporary = path.with_name(path.name + ".part")
+    """Write weights to a safetensors file. After a crash, the file has its old or its new content."""
     try:
-        save_file(state, temporary, metadata=metadata)
-        temporary.replace(path)
+        with durable_path(path) as temporary:
+            save_file(state, temporary, metadata=metadata)
     except (OSError, SafetensorError) as error:
         raise RunError(f"checkpoint {path.name} cannot be written: {error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from paceline.codecs import TensorSpec
-from paceline.errors import PacelineError, UsageError
+from paceline.durable_files import durable_path
+from paceline.errors import PacelineError, RunError, UsageError
+from paceline.interrupts import deferred
 from paceline.launch.base import WorkerPool
 from paceline.measure.environment import environment
 from paceline.quantize.calibration import observe
@@ -25,8 +27,9 @@ from paceline.quantize.onnx_model import missing_packages
 from paceline.quantize.quantized import INTEGERS_FILE, Quantized, tensors_of
 from paceline.recipe import Recipe
 from paceline.results.quantize import FLOAT, INTEGER, TUNED, Deployment, Finetuning, FloatOperation, Quantization, Sizes
-from paceline.results.study import DONE, SCHEMA
-from paceline.runs import Folder, store_study, timestamped, without_timestamp
+from paceline.results.study import DONE, FAILED, INTERRUPTED, RUNNING, SCHEMA, StudyResult
+from paceline.results.value import changed
+from paceline.runs import Folder, timestamped, without_timestamp
 from paceline.runs.store import disk_errors
 from paceline.study.entries import Entry, check_models
 from paceline.study.quantize.deploy import INT8_FILE, deploy
@@ -48,6 +51,8 @@ from paceline.study.quantize.stages import (
 )
 from paceline.train.replicas import save_weights
 from paceline.train.step import build_objective
+
+UNFINISHED = "unfinished quantize"  # the study's name while it has no result, since a Quantization has every field
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,8 +114,8 @@ def quantize(
 ) -> tuple[Quantization, Path]:
     """Run every stage of a quantization. Return the stored result and its folder, which is created in `out`.
 
-    The folder is deleted if a stage fails. If `output` is set, the int8 ONNX file is also copied to that path. If
-    `tuning` is set, the model is also fine-tuned.
+    If a stage fails, the folder keeps the files written so far. If `output` is set, the int8 ONNX file is also copied
+    to that path. If `tuning` is set, the model is also fine-tuned.
     """
     graph = trace_model(loaded, request)
     if request.onnx and graph.left_in_float:
@@ -119,27 +124,44 @@ def quantize(
     if tuning is not None:
         parameters = Simulated(graph, Rounding()).parameters()
         check_models([tuning.entry], [TensorSpec.of(parameter) for parameter in parameters])
-    folder = Folder(out, timestamped(f"quantize-{without_timestamp(loaded.source.name)}"))
-    try:
-        study = _QuantizationRun(loaded, request, graph, folder, listener).run(tuning)
-    except BaseException:
-        folder.discard()
-        raise
-    path = store_study(folder, study)
+    first = _first_result(loaded)
+    with Folder(out, timestamped(f"quantize-{without_timestamp(loaded.source.name)}")) as folder:
+        folder.begin(loaded.recipe, first)
+        try:
+            study = _QuantizationRun(loaded, request, graph, folder, listener).run(tuning)
+            with deferred():
+                folder.write_content(study)
+        except BaseException as error:
+            _store_unfinished(folder, first, error)
+            raise
     if output is not None:
-        _copy(path / INT8_FILE, output)
-    return study, path
+        with disk_errors(output), durable_path(output) as copy:
+            shutil.copyfile(folder.path / INT8_FILE, copy)
+    return study, folder.path
 
 
-def _copy(file: Path, output: Path) -> None:
-    """Copy the int8 ONNX file to the path that the user asked for. The copy appears complete or not at all."""
-    temporary = output.with_name(f".{output.name}.part")
+def _first_result(loaded: LoadedModel) -> StudyResult:
+    """Return what is stored until the quantization is complete."""
+    return StudyResult(
+        schema=SCHEMA,
+        kind="study",
+        study=UNFINISHED,
+        name=loaded.recipe.name,
+        started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        status=RUNNING,
+        recipe=loaded.recipe.to_dict(),
+        environment=environment(),
+    )
+
+
+def _store_unfinished(folder: Folder, first: StudyResult, error: BaseException) -> None:
+    status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
     try:
-        with disk_errors(output):
-            shutil.copyfile(file, temporary)
-            temporary.replace(output)
-    finally:
-        temporary.unlink(missing_ok=True)
+        with deferred():
+            folder.write_content(changed(first, status=status, error=str(error) or None))
+        error.add_note(f"the quantization is stored as {status}: {folder.path}")
+    except RunError as failure:
+        error.add_note(f"the folder of the quantization is incomplete ({failure}): {folder.path}")
 
 
 class _QuantizationRun:
