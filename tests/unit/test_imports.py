@@ -17,7 +17,7 @@ SOURCE = REPOSITORY / "src" / "paceline"
 
 # Low to high: a part may import what stands before its own line, and its own line's parts where it says so.
 LAYERS: list[set[str]] = [
-    {"durable_files", "errors", "output_files", "text"},
+    {"durable_files", "errors", "limits", "output_files", "text", "worker_activity"},
     {"results"},
     {"worker_files", "parsing"},
     {"plugins"},

@@ -1,7 +1,8 @@
 """Main program of a worker process on this host: it runs the tasks that its parent process sends through a pipe.
 
-A process pool starts it as `python -m paceline.launch.worker_process FD`, where FD is the file descriptor of the pipe.
-Messages from the parent are pickles. The process ends when the pipe closes.
+A process pool starts it as `python -m paceline.launch.worker_process FD PAGE`. FD is the file descriptor of the pipe,
+and PAGE that of the page of `worker_activity`. Messages from the parent are pickles. The process ends when the pipe
+closes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
+from paceline.launch.heartbeat import heartbeats
 from paceline.launch.messages import (
+    Beat,
     Done,
     Emitted,
     Failed,
@@ -28,16 +31,23 @@ from paceline.launch.messages import (
     RunTask,
     StoreOpened,
 )
+from paceline.limits import Limits
+from paceline.worker_activity import ACTIVITY
 
 
 def main() -> None:
     connection: Connection[Any, Any] = Connection(int(sys.argv[1]))
+    ACTIVITY.share(int(sys.argv[2]))
     sys.path[:] = connection.recv()
-    serve(PickleChannel(connection))
+    serve(PickleChannel(connection), is_on_this_host=True)
 
 
-def serve(pipe: MessageChannel) -> NoReturn:
-    """Execute the orders that arrive through the pipe until it closes, then end the process."""
+def serve(pipe: MessageChannel, *, is_on_this_host: bool) -> NoReturn:
+    """Execute the orders that arrive through the pipe until it closes, then end the process.
+
+    A worker on another host than the launching process sends its heartbeats through the pipe.
+    """
+    send_beat = None if is_on_this_host else lambda page: pipe.send(Beat(page))
     threading.Thread(target=_end_with_parent, args=(pipe.fileno(),), daemon=True).start()
     _import_and_warm_up()
     pipe.send(Ready())
@@ -54,7 +64,8 @@ def serve(pipe: MessageChannel) -> NoReturn:
         if isinstance(order, OpenStore):
             store, reply = _open_store(order)
         elif isinstance(order, RunTask):
-            store, reply = _run_task(order, pipe, store)
+            with heartbeats(Limits(order.task.timeout_s), send_beat):
+                store, reply = _run_task(order, pipe, store)
         else:
             reply = Failed("raised", "received an unexpected order")
         try:
@@ -71,7 +82,7 @@ def _open_store(order: OpenStore) -> tuple[Any, Reply]:
     from paceline.comm.torch import open_store_at
 
     try:
-        store = open_store_at(order.address, order.port, timeout_s=order.timeout_s)
+        store = open_store_at(order.address, order.port, timeout_s=Limits(order.timeout_s).operation_s)
     except (OSError, RuntimeError) as error:
         return None, Failed("raised", str(error).partition("\n")[0])
     return store, StoreOpened(store.port)
@@ -109,7 +120,7 @@ def _run_task(order: RunTask, pipe: MessageChannel, store: Any) -> tuple[Any, Re
             unpack(order.objects)
         torch.set_num_threads(task.threads)
         if store is None:
-            store = make_store(*order.master, is_master=False, timeout_s=task.timeout_s)
+            store = make_store(*order.master, is_master=False, timeout_s=Limits(task.timeout_s).operation_s)
         slot = TaskSlot(
             job=order.job,
             rank=order.rank,

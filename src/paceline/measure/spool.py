@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from paceline.limits import DISK_S
 from paceline.measure.observer import PHASES
 from paceline.results import Json
 
 MOST_QUEUED = 64  # limit of chunks and lines in the queue
 CHUNK_NUMBERS = 8192  # numbers per chunk
 SUFFIX = ".spool"
-CLOSE_S = 30.0  # longest wait for the disk
 
 OPS = ("send", "recv", "all_reduce", "reduce_scatter", "broadcast", "gather", "scatter", "all_gather", "barrier")
 MEDIA = ("network", "memory")
@@ -147,15 +147,15 @@ class Spool:
     def close(self, run_time: Callable[[float], float]) -> None:
         """Write the queued items, append the spool file's rows to the worker's file, and close the worker's file.
 
-        If that fails, or if the disk does not respond within CLOSE_S, `error` is set to the reason.
+        If that fails, or if the disk does not respond within DISK_S, `error` is set to the reason.
         """
         if self._is_closed:
             return
         self._is_closed = True
         self._queue.put(None)
-        self._thread.join(CLOSE_S)
+        self._thread.join(DISK_S)
         if self._thread.is_alive():
-            self.error = f"{self.path.name} is not complete: the disk did not respond within {CLOSE_S:g} s"
+            self.error = f"{self.path.name} is not complete: the disk did not respond within {DISK_S:g} s"
             return
         self._numbers.close()
         spool = self.path.with_suffix(SUFFIX)

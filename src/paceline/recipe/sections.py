@@ -125,7 +125,7 @@ class MeasureConfig(RecipeSection):
     profile: str = option("", "steps to trace with torch.profiler: 10:15 is steps 10 to 14", flag="--profile")
     inject: tuple[str, ...] = option(
         (),
-        "slow down, kill or hang a worker on purpose: slow:rank=2,ms=200; repeatable",
+        "slow down, kill, hang or stop a worker on purpose: slow:rank=2,ms=200; repeatable",
         flag="--inject",
         is_repeated=True,
     )
