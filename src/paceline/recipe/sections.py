@@ -79,6 +79,12 @@ class TrainConfig(RecipeSection):
     checkpoint_every: int = option(
         0, "save the weights every N epochs (0: at the end only)", flag="--checkpoint-every", least=0
     )
+    check_replicas: int = option(
+        0,
+        "compare the workers' replicas every N steps; stop if they differ (0: never)",
+        flag="--check-replicas",
+        least=0,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
