@@ -143,7 +143,9 @@ def new_page() -> tuple[Activity, int]:
         with tempfile.TemporaryFile() as file:
             descriptor = os.dup(file.fileno())
     os.ftruncate(descriptor, PAGE_BYTES)
-    return Activity(_map(os.dup(descriptor))), descriptor
+    activity = Activity(_map(os.dup(descriptor)))
+    activity.begin_task()
+    return activity, descriptor
 
 
 def _map(descriptor: int) -> memoryview:

@@ -133,6 +133,13 @@ def test_a_single_stopped_worker_is_named_although_nobody_waits_for_it() -> None
 
 
 @pytest.mark.slow
+def test_a_worker_that_is_stopped_while_it_starts_is_named() -> None:
+    with LocalPool(2) as pool, sending(pool, 1, signal.SIGSTOP, lambda _: True):
+        error = fail(pool, Task(jobs.rank_of, num_workers=2, timeout_s=TIMEOUT_S))
+    assert str(error) == "worker 1 did not start within 5 s: it is stopped"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", SIGNALS)
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize(

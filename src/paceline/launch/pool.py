@@ -114,13 +114,25 @@ class ProcessPool(WorkerPool):
         for process in self._host.start({"OMP_NUM_THREADS": str(task.threads)}):
             self._processes.append(process)
         for index, process in enumerate(self._processes):
-            if not process.pipe.has_message(START_S):
-                raise self._start_error(task, index, f"did not start within {START_S:g} s")
+            self._wait_for_start(task, index)
             reply = self._receive(process.pipe, index)
             if not isinstance(reply, Ready):
                 raise self._start_error(task, index, f"could not start: {_reason(reply)}")
         if self._host.rendezvous is not None:
             self._master = (self._host.rendezvous[0], self._open_store_on_worker_0(task))
+
+    def _wait_for_start(self, task: Task, index: int) -> None:
+        """Wait for the first message of a process. Raise WorkerError if it is stopped or takes too long."""
+        limits, process, started = Limits(task.timeout_s), self._processes[index], time.monotonic()
+        running = started  # when the process was last not stopped
+        while not process.pipe.has_message(limits.heartbeat_s):
+            now = time.monotonic()
+            if not (self._host.is_forked and is_process_stopped(process.popen.pid)):
+                running = now
+            elif now > running + limits.operation_s:
+                raise self._start_error(task, index, f"did not start within {task.timeout_s:g} s: it is stopped")
+            if now > started + START_S:
+                raise self._start_error(task, index, f"did not start within {START_S:g} s")
 
     def _start_error(self, task: Task, index: int, sentence: str) -> WorkerError:
         rank = self._first_rank + index
