@@ -211,3 +211,26 @@ def sampled(context: Context, what: str, folder: str = "") -> list[dict[str, Any
     sampler.stop()
     context.comm.barrier()
     return rows
+
+
+def exit_on(context: Context, rank: int) -> None:
+    if context.rank == rank:
+        os._exit(7)
+    context.comm.barrier()
+
+
+def stop_on(context: Context, rank: int) -> None:
+    if context.rank == rank:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    context.comm.barrier()
+
+
+def kill_beside_child(context: Context, rank: int) -> None:
+    """Kill one worker, and leave a child process that inherited its pipe for a while."""
+    context.comm.barrier()
+    if context.rank == rank:
+        if os.fork() == 0:
+            time.sleep(8)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    context.comm.barrier()

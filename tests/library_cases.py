@@ -112,6 +112,18 @@ def weights_averaged(steps: int) -> Any:
     return {"digests": found, "finished": parameter_digest(model), "state": state, "loaded": loaded}
 
 
+def replicas_checked(strategy: str, every: int) -> Any:
+    """Train, and flip one bit of worker 1's replica after the first step."""
+    model = toy_model("plain")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    replica, optimizer = paceline.parallel(model, optimizer, strategy, check_replicas=every)
+    for number in range(4):
+        step(replica, optimizer, number)
+        if number == 0 and paceline.rank() == 1:
+            next(model.parameters()).detach().view(-1).view(torch.int64)[3] ^= 1
+    return values(model)
+
+
 def own_step() -> Any:
     """Train under a strategy with its own `step`; schedulers and checkpoints must keep working."""
     model = toy_model("plain")
@@ -258,6 +270,7 @@ CASES: dict[str, Callable[..., Any]] = MISTAKES | {
         traffic,
         no_hook_is_left,
         weights_averaged,
+        replicas_checked,
         own_step,
         reentrant,
         failed_backward,

@@ -134,7 +134,10 @@ def test_a_worker_that_kills_itself_is_named(comm: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("strategy", "comm"), [("all-reduce", "torch"), ("ring", "shm")])
 def test_a_worker_that_hangs_is_named_when_the_time_is_up(strategy: str, comm: str, tmp_path: Path) -> None:
     recipe = recipe_of(strategy, "hang:rank=1,step=3", comm=comm, workers=3, train__batch_size=9, timeout_s=8)
-    with LocalPool(3) as launcher, pytest.raises(WorkerError, match="worker 1 did not answer in time") as caught:
+    with (
+        LocalPool(3) as launcher,
+        pytest.raises(WorkerError, match="worker 1 did not answer within 8 s: it hangs in step 3") as caught,
+    ):
         run_on(launcher, recipe, tmp_path)
     assert caught.value.rank == 1
 
@@ -145,7 +148,7 @@ def test_a_worker_that_hangs_is_named_when_the_time_is_up(strategy: str, comm: s
         ("slow:rank=2,ms=1", "there are workers 0 to 1 only"),
         ("kill:rank=1,step=56", "the run has steps 0 to 55 only"),
         ("slow:rank=1,ms=1,phase=lunch", "unknown phase"),
-        ("stop:rank=1", "unknown injection"),
+        ("pause:rank=1", "unknown injection"),
     ],
 )
 def test_mistakes_are_found_before_anything_starts(text: str, reason: str) -> None:

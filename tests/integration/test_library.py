@@ -55,6 +55,15 @@ def test_what_is_held_back_is_not_sent(pool: LocalPool, strategy: str) -> None:
             assert expected <= nbytes <= expected + more
 
 
+def test_a_replica_that_becomes_different_is_found(pool: LocalPool) -> None:
+    workers = on(pool, 3, "replicas_checked", strategy="ring", every=2)
+    assert sentence(workers).startswith("replicas differ after step 1: the parameters of worker 1 are not those of")
+    assert "differ by design (guarantee PARTIAL)" in sentence(
+        on(pool, 3, "replicas_checked", strategy="gossip", every=2)
+    )
+    assert "0 or more, not -1" in sentence(on(pool, 3, "replicas_checked", strategy="ring", every=-1))
+
+
 def test_weights_are_averaged_after_steps_and_at_the_end(pool: LocalPool) -> None:
     workers = on(pool, 3, "weights_averaged", steps=3)
     first, second, third = zip(*(worker["digests"] for worker in workers), strict=True)

@@ -213,7 +213,7 @@ def test_workers_end_with_their_connection(site: Site) -> None:
         code, _, err = finish(process)
         assert code == 1
         address = site.cluster.nodes[1].address
-        assert f"worker 1 died: its process was ended by signal 9 on host {address}" in err
+        assert f"worker 1 died: its process was ended by signal 9 (SIGKILL) on host {address}" in err
         assert wait_until_gone(workers) == []
     finally:
         process.kill()

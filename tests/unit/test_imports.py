@@ -17,7 +17,16 @@ SOURCE = REPOSITORY / "src" / "paceline"
 
 # Low to high: a part may import what stands before its own line, and its own line's parts where it says so.
 LAYERS: list[set[str]] = [
-    {"authenticated_channel", "durable_files", "errors", "interrupts", "standard_streams", "text"},
+    {
+        "authenticated_channel",
+        "durable_files",
+        "errors",
+        "interrupts",
+        "limits",
+        "standard_streams",
+        "text",
+        "worker_activity",
+    },
     {"output_files"},
     {"results"},
     {"worker_files", "parsing"},

@@ -164,7 +164,7 @@ def test_a_sleep_really_sleeps() -> None:
 
 def test_a_worker_ends_at_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[str] = []
-    monkeypatch.setattr(inject, "_stop_worker", ended.append)
+    monkeypatch.setattr(inject, "_fail", lambda kind, _: ended.append(kind))
     made = injector("kill:rank=0,step=2", "hang:rank=0,step=3", sleep=time.sleep)
     for step in range(5):
         made.step_begins(step)

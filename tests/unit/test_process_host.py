@@ -13,7 +13,8 @@ from paceline.launch.file_transfer import PIECE_BYTES, FileReceiver, send_files_
 from paceline.launch.messages import FilePiece
 from paceline.launch.process_host import spread
 from paceline.launch.remote_worker import difference, own_facts
-from paceline.launch.ssh import SSH_OPTIONS, Ssh, remote_command
+from paceline.launch.ssh import Ssh, remote_command, ssh_options
+from paceline.limits import Limits
 
 
 @pytest.mark.parametrize(
@@ -150,13 +151,13 @@ def test_invalid_hosts_are_rejected(arguments: dict[str, Any], sentence: str) ->
 
 def test_the_command_that_starts_a_worker() -> None:
     request = LaunchRequest(hosts=("a",), ssh="ssh -p 22", remote_python="/opt/my python")
-    command = remote_command(request, "user@a", {"OMP_NUM_THREADS": "1", "PYTHONPATH": "/with space"})
+    command = remote_command(request, "user@a", {"OMP_NUM_THREADS": "1", "PYTHONPATH": "/with space"}, Limits())
     assert command == [
         "ssh",
         "-p",
         "22",
-        *SSH_OPTIONS,
+        *ssh_options(Limits()),
         "user@a",
         "exec env OMP_NUM_THREADS=1 'PYTHONPATH=/with space' '/opt/my python' -m paceline.launch.remote_worker",
     ]
-    assert remote_command(LaunchRequest(hosts=("a",), ssh="agent"), "a", {})[:2] == ["agent", "a"]
+    assert remote_command(LaunchRequest(hosts=("a",), ssh="agent"), "a", {}, Limits())[:2] == ["agent", "a"]

@@ -78,7 +78,9 @@ def test_another_user_gets_nothing(said: dict[str, Any]) -> None:
 @pytest.mark.slow
 def test_the_launcher_names_the_worker_that_was_killed() -> None:
     with LocalPool(3) as launcher:
-        with pytest.raises(WorkerError, match=r"^worker 1 died: its process was ended by signal 9$") as caught:
+        with pytest.raises(
+            WorkerError, match=r"^worker 1 died: its process was ended by signal 9 \(SIGKILL\); "
+        ) as caught:
             on_pool(launcher, 3, jobs.kill_itself, comm="shm", rank=1)
         assert caught.value.rank == 1
 

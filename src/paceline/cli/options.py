@@ -58,6 +58,7 @@ Set = Annotated[
         "--set", help="Change any recipe key: --set data.train_samples=2000. Repeatable.", metavar="KEY=VALUE"
     ),
 ]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Also print all time limits that follow from --timeout.")]
 CLUSTER_KEYS = (
     "nodes=4,cpus=0.5,bandwidth=1gbit; optional: latency=1ms, loss=0.1%, memory=2g, links=0-2:100mbit (between "
     "nodes 0 and 2), slow=3:0.5 (node 3 gets half its cpus)."

@@ -14,6 +14,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from paceline.errors import RunError, UsageError
+from paceline.limits import Limits
 from paceline.output_files import atomic_file, is_stream
 from paceline.present.numbers import counted
 from paceline.present.terminal import say, show
@@ -45,6 +46,12 @@ class PlainConsole(Console):
                 yield segment
             else:
                 yield segment._replace(text=plain_text(segment.text, keep_lines=True))
+
+
+def print_limits(console: Console, timeout_s: float) -> None:
+    """Print one line for every time limit that follows from --timeout, and for the constant ones."""
+    for limit in Limits(timeout_s).table():
+        console.print(str(limit), markup=False, soft_wrap=True)
 
 
 def wrap_long(text: str, width: int) -> str:

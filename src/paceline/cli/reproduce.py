@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ORDER = 4
 
 
-@session_options(leave_out=("metrics_port", "metrics_host"), takes_hosts=False)
+@session_options(leave_out=("metrics_port", "metrics_host", "verbose"), takes_hosts=False)
 def reproduce(
     session: Any,
     experiment: Annotated[str, typer.Argument(help="Name of the experiment; without a name, list all.")] = "",

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from paceline.cli.options import Json, Out, Trust, keyword_parameter, parameters_without, with_signature
-from paceline.cli.output import check_json_target, console_for, show_study, write_json
+from paceline.cli.options import Json, Out, Trust, Verbose, keyword_parameter, parameters_without, with_signature
+from paceline.cli.output import check_json_target, console_for, print_limits, show_study, write_json
 from paceline.errors import RunError, UsageError
 from paceline.interrupts import require_clean_up
 from paceline.launch.base import LaunchRequest
@@ -55,6 +55,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "report": (Report, True),
     "out": (Out, Path("runs")),
     "json_target": (Json, ""),
+    "verbose": (Verbose, False),
     "metrics_port": (MetricsPort, None),
     "metrics_host": (MetricsHost, "127.0.0.1"),
 }
@@ -95,6 +96,7 @@ class StudySession:
     report: bool = True
     out: Path = Path("runs")
     json_target: str = ""
+    verbose: bool = False
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
 
@@ -111,10 +113,16 @@ class StudySession:
 
         fetch_if_needed(data, console_for(self.json_target))
 
+    def print_limits(self, recipe: Recipe) -> None:
+        """With --verbose, print all time limits that follow from the recipe's timeout."""
+        if self.verbose:
+            print_limits(self.console, recipe.timeout_s)
+
     def prepare_recipe(self, recipe: Recipe) -> Recipe:
         """Download missing data. Return the recipe, with a chosen comm (communication backend) in place of `auto`."""
         from paceline.study.entries import settle_comm
 
+        self.print_limits(recipe)
         self.fetch(recipe.data)
         return settle_comm(recipe, self.num_hosts)
 

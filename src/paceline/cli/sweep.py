@@ -66,6 +66,7 @@ def sweep(
     axes, chosen = parse_vary(vary or []), parse_remedies(names)
 
     def prepare() -> Sweep:
+        session.print_limits(recipe)
         points = make_points(recipe, axes, chosen, num_hosts=session.num_hosts)
         for data in dict.fromkeys(point.recipe.data for point in points if point.entry is not None):
             session.fetch(data)

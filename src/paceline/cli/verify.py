@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from paceline.cli.options import Cluster, Json, host_options
+from paceline.cli.options import Cluster, Json, Verbose, host_options
+from paceline.limits import DEFAULT_TIMEOUT_S
 
 ORDER = 3
 
@@ -20,13 +21,17 @@ def verify(
     workers: Annotated[str, typer.Option("--workers", help="Numbers of workers, separated by commas.")] = "1,2,3,4",
     models: Annotated[str, typer.Option("--models", help="Models, separated by commas.")] = "lenet5,vgg11",
     comm: Annotated[str, typer.Option("--comm", help="Communication backend, or auto to choose one.")] = "torch",
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", help="Seconds to wait for another worker before it fails.", min=1)
+    ] = DEFAULT_TIMEOUT_S,
+    verbose: Verbose = False,
     cluster_text: Cluster = None,
     json_target: Json = "",
 ) -> None:
     """Check that every strategy meets its guarantee, by comparison with training in one process in float64."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from paceline.cli.output import check_json_target, console_for, write_json
+    from paceline.cli.output import check_json_target, console_for, print_limits, write_json
     from paceline.cli.study_session import launcher_for, start_workers
     from paceline.comm.worker_placement import AUTO, choose_comm
     from paceline.errors import RunError, UsageError
@@ -56,6 +61,8 @@ def verify(
         comm = choose_comm(num_workers=max(sizes), num_nodes=num_nodes)
     planned = cases(names, sizes, models.split(","), comm=comm, num_nodes=num_nodes)
     console = console_for(json_target)
+    if verbose:
+        print_limits(console, timeout_s)
     for name, reason in ({} if names else unsupported_strategies(comm)).items():
         console.print(f"{name} is not verified on comm {comm}: {reason}", markup=False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -64,7 +71,7 @@ def verify(
         Progress(*columns, console=console) as progress,
     ):
         bar = progress.add_task("verifying", total=len(planned))
-        rows = run_cases(planned, pool, comm=comm, on_case=lambda row: progress.advance(bar))  # noqa: ARG005
+        rows = run_cases(planned, pool, comm=comm, timeout_s=timeout_s, on_case=lambda row: progress.advance(bar))  # noqa: ARG005
     certificate = Certificate(schema=SCHEMA, results=rows)
     show(console, verify_page(certificate, comm))
     write_json(certificate, json_target)

@@ -18,11 +18,11 @@ import torch
 
 from paceline.comm.base import CommError
 from paceline.comm.torch import TorchComm
+from paceline.limits import Limits
 
 CLOSED = -1  # a notice with this value instead of a tag is the peer's last notice
 MAX_PENDING = 64  # with more notices in transit, `announce` waits for the oldest
 FOREVER = timedelta(days=365)
-CLOSE_S = 5.0  # limit of the wait for the peers' last notices; then the thread continues until the process ends
 
 
 class ArrivalListener:
@@ -41,6 +41,8 @@ class ArrivalListener:
         self._error = ""
         self._sent: deque[Any] = deque()  # pending sends of notices, which keep the tensors alive
         self._limit = timedelta(seconds=comm._timeout_s)
+        # Limit of the wait for the peers' last notices; then the thread continues until the process ends.
+        self._goodbye_s = Limits(comm._timeout_s).goodbye_s
         self._thread = threading.Thread(target=self._listen, daemon=True, name="paceline-listener")
         self._thread.start()
 
@@ -84,10 +86,10 @@ class ArrivalListener:
         for peer in self._peers:
             with suppress(RuntimeError):  # the peer has ended
                 self.announce(peer, CLOSED)
-        self._thread.join(CLOSE_S)
+        self._thread.join(self._goodbye_s)
         for notice in self._sent:
             with suppress(RuntimeError):
-                notice.wait(timedelta(seconds=CLOSE_S))
+                notice.wait(timedelta(seconds=self._goodbye_s))
         self._comm.close()
 
     def _add(self, peer: int, tag: int) -> None:

@@ -21,6 +21,7 @@ from paceline.comm.collectives import CompletedWork, MessageCollectives, Reducti
 from paceline.comm.listener import CommListener, LaunchedGroup, ObservedWork, OpenOperation, OperationNumbers, settle
 from paceline.comm.traffic_counts import Counter, Operation, Wire
 from paceline.errors import RunError
+from paceline.worker_activity import ACTIVITY
 
 _NOT_RECORDED = nullcontext()
 
@@ -91,6 +92,7 @@ class Comm(MessageCollectives):
     def recv_any(self, tensor: Tensor, tag: int = 0) -> int:
         """Receive a message with this tag from any peer into `tensor`, and return the peer's rank."""
         begin = perf_counter()
+        ACTIVITY.begin_operation("recv_any")
         peer = self._recv_any(tensor, tag)
         span = self._begin("recv", tensor, peer, tag)
         if span is not None:
@@ -151,6 +153,7 @@ class Comm(MessageCollectives):
 
     def barrier(self) -> None:
         """Wait until all workers have called this method. Barriers are reported to the listener but not counted."""
+        ACTIVITY.begin_operation("barrier")
         with (self._open("barrier", 0) if self._is_counting else None) or _NOT_RECORDED:
             self._barrier()
 
@@ -263,6 +266,7 @@ class Comm(MessageCollectives):
 
         Inside `uncounted`, do nothing and return None.
         """
+        ACTIVITY.begin_operation(op)
         if not self._is_counting:
             return None
         self.counter.add(Operation(op, nbytes, peer))

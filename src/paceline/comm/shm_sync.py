@@ -23,6 +23,7 @@ import torch
 from paceline.comm.base import CommError
 from paceline.comm.shm_memory import LINE_BYTES, Segment, libc
 from paceline.errors import RunError
+from paceline.worker_activity import ACTIVITY
 
 SPIN_S = 500e-6  # workers with a core each are usually late by less; a sleep and a wake-up cost a tenth of this
 SPIN_CHECKS = 8  # checks between two yields while spinning
@@ -113,7 +114,11 @@ class ShmWaiter:
             os.sched_yield()
             if first_missing() < 0:
                 return
-        self._sleep(first_missing, whom)
+        ACTIVITY.begin_wait()
+        try:
+            self._sleep(first_missing, whom)
+        finally:
+            ACTIVITY.end_wait()
 
     def _sleep(self, first_missing: Callable[[], int], whom: str) -> None:
         me, now = self.names[self.rank], time.monotonic()

@@ -25,6 +25,7 @@ from torch import Tensor
 from paceline.comm.base import Comm, CommConfig, CommError
 from paceline.comm.collectives import Work
 from paceline.comm.listener import BackgroundWork, LaunchedGroup, OpenOperation
+from paceline.worker_activity import ACTIVITY
 
 _KEY_BYTES = 32  # of the key with which a worker greets its peers, and of a greeting
 Store = Any  # torch.distributed.Store; its stubs are not exported
@@ -118,7 +119,7 @@ class TorchComm(Comm):
         staged = tensor.cpu() if tensor.is_cuda else tensor
         try:
             work = self._gloo.recv_anysource([staged], tag)
-            work.wait(timedelta(seconds=self._timeout_s))
+            wait_for_peers(work, timedelta(seconds=self._timeout_s))
         except RuntimeError as error:
             raise self._error("receive from any worker", error) from error
         if staged is not tensor:
@@ -203,7 +204,7 @@ class _TorchWork:
 
     def wait(self) -> None:
         try:
-            self._work.wait(timedelta(seconds=self._comm._timeout_s))
+            wait_for_peers(self._work, timedelta(seconds=self._comm._timeout_s))
         except RuntimeError as error:
             raise self._comm._error(self._what, error) from error
         if self._after is not None:
@@ -267,6 +268,15 @@ class CountedGroup(dist.ProcessGroup):
                 earlier.check()
             self._comm.launched.append(LaunchedGroup(work, spans))
         return work
+
+
+def wait_for_peers(work: Any, limit: timedelta) -> None:
+    """Wait for a message or collective of torch, and show in this process's activity that it waits."""
+    ACTIVITY.begin_wait()
+    try:
+        work.wait(limit)
+    finally:
+        ACTIVITY.end_wait()
 
 
 def is_peer_failure(error: BaseException) -> bool:

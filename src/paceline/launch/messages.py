@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import pickle
 import re
+import threading
 from dataclasses import dataclass, field, is_dataclass
 from inspect import isfunction
 from multiprocessing.connection import Connection
@@ -22,6 +23,7 @@ from paceline.errors import RunError, UsageError
 from paceline.launch.base import Function, Task
 from paceline.recipe import Recipe
 from paceline.results.value import Json
+from paceline.worker_activity import PAGE_BYTES
 
 MAX_MESSAGE_BYTES = 256 << 20  # a result takes about 60 bytes per step: enough for four million steps
 MAX_TEXT = 20_000  # letters of an error or a traceback from another host that are shown
@@ -88,6 +90,12 @@ class Emitted(msgspec.Struct, frozen=True, tag="event"):
     event: Json
 
 
+class Beat(msgspec.Struct, frozen=True, tag="beat"):
+    """Heartbeat of a worker on another host during a task, with a copy of its page of `worker_activity`."""
+
+    page: Annotated[bytes, msgspec.Meta(min_length=PAGE_BYTES, max_length=PAGE_BYTES)]
+
+
 class FilePiece(msgspec.Struct, frozen=True, tag="file"):
     """Message from worker 0 on another host: up to 1 MiB of a file that the run wrote there."""
 
@@ -114,7 +122,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
 
 Order = Enter | OpenStore | RunTask
-Reply = Ready | StoreOpened | Emitted | FilePiece | Done | Failed
+Reply = Ready | StoreOpened | Emitted | Beat | FilePiece | Done | Failed
 
 
 class _RemoteTask(msgspec.Struct, frozen=True, tag="task"):
@@ -164,6 +172,7 @@ class PickleChannel:
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
         self._connection = connection
+        self._lock = threading.Lock()  # a worker sends heartbeats in another thread than its other messages
 
     def fileno(self) -> int:
         return self._connection.fileno()
@@ -172,7 +181,9 @@ class PickleChannel:
         return self._connection.poll(timeout_s)
 
     def send(self, message: Order | Reply) -> None:
-        self._connection.send_bytes(pickle.dumps(message))
+        data = pickle.dumps(message)
+        with self._lock:
+            self._connection.send_bytes(data)
 
     def receive_order(self) -> Order:
         order: Order = self._connection.recv()
@@ -191,6 +202,7 @@ class MessagePackChannel:
 
     def __init__(self, inward: Connection[Any, Any], outward: Connection[Any, Any]) -> None:
         self._inward, self._outward = inward, outward
+        self._lock = threading.Lock()
 
     def fileno(self) -> int:
         return self._inward.fileno()
@@ -199,7 +211,9 @@ class MessagePackChannel:
         return self._inward.poll(timeout_s)
 
     def send(self, message: Order | Reply) -> None:
-        self._outward.send_bytes(encode(_to_remote(message) if isinstance(message, RunTask) else message))
+        data = encode(_to_remote(message) if isinstance(message, RunTask) else message)
+        with self._lock:
+            self._outward.send_bytes(data)
 
     def receive_order(self) -> Order:
         order = _decode(_orders, self._receive())

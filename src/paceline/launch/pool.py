@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,6 +15,7 @@ from paceline.interrupts import deferred
 from paceline.launch.base import Task, WorkerPool
 from paceline.launch.file_transfer import FileReceiver
 from paceline.launch.messages import (
+    Beat,
     Done,
     Emitted,
     Failed,
@@ -28,21 +28,20 @@ from paceline.launch.messages import (
     RunTask,
     StoreOpened,
 )
-from paceline.launch.process_host import STOP_S, ProcessHost, WorkerProcess
+from paceline.launch.process_host import ProcessHost, WorkerProcess
+from paceline.launch.verdict import (
+    Failure,
+    Watched,
+    death_message,
+    is_process_stopped,
+    num_oom_kills,
+    stopped_failure,
+    verdict,
+)
+from paceline.limits import START_S, STOP_S, Limits
 
 if TYPE_CHECKING:
     from paceline.train.context import Event
-
-START_S = 120.0  # longest wait for a process to start: importing torch is slow on a busy machine
-GRACE_S = 1.5  # wait after a communication error, for a message from the process that caused it
-
-
-@dataclass(frozen=True)
-class _Failure:
-    rank: int
-    kind: str  # died, raised, comm
-    message: str
-    traceback: str = ""
 
 
 class ProcessPool(WorkerPool):
@@ -66,6 +65,7 @@ class ProcessPool(WorkerPool):
         self._store: Any = None
         self._master = ("127.0.0.1", 0)
         self._job = 0
+        self._num_oom_kills = 0  # of this machine, when the task began
 
     def __enter__(self) -> ProcessPool:
         self._open()
@@ -119,16 +119,29 @@ class ProcessPool(WorkerPool):
         if self._processes:
             return
         self._open()
+        self._host.limits = Limits(task.timeout_s)
         for process in self._host.start({"OMP_NUM_THREADS": str(task.threads)}):
             self._processes.append(process)
         for index, process in enumerate(self._processes):
-            if not process.pipe.has_message(START_S):
-                raise self._start_error(task, index, f"did not start within {START_S:g} s")
+            self._wait_for_start(task, index)
             reply = self._receive(process.pipe, index)
             if not isinstance(reply, Ready):
                 raise self._start_error(task, index, f"could not start: {_reason(reply)}")
         if self._host.rendezvous is not None:
             self._master = (self._host.rendezvous[0], self._open_store_on_worker_0(task))
+
+    def _wait_for_start(self, task: Task, index: int) -> None:
+        """Wait for the first message of a process. Raise WorkerError if it is stopped or takes too long."""
+        limits, process, started = Limits(task.timeout_s), self._processes[index], time.monotonic()
+        running = started  # when the process was last not stopped
+        while not process.pipe.has_message(limits.heartbeat_s):
+            now = time.monotonic()
+            if not (self._host.is_forked and is_process_stopped(process.popen.pid)):
+                running = now
+            elif now > running + limits.operation_s:
+                raise self._start_error(task, index, f"did not start within {task.timeout_s:g} s: it is stopped")
+            if now > started + START_S:
+                raise self._start_error(task, index, f"did not start within {START_S:g} s")
 
     def _start_error(self, task: Task, index: int, sentence: str) -> WorkerError:
         rank = self._first_rank + index
@@ -153,6 +166,8 @@ class ProcessPool(WorkerPool):
         assert self._host.rendezvous is not None
         address, port = self._host.rendezvous
         self._processes[0].pipe.send(OpenStore(address, port, task.timeout_s, self._secret))
+        if not self._processes[0].pipe.has_message(task.timeout_s):
+            raise self._start_error(task, 0, f"did not open the rendezvous within {task.timeout_s:g} s")
         reply = self._receive(self._processes[0].pipe, 0)
         if not isinstance(reply, StoreOpened):
             raise self._start_error(task, 0, f"cannot open the rendezvous at {address}:{port}: {_reason(reply)}")
@@ -164,6 +179,7 @@ class ProcessPool(WorkerPool):
 
     def _order(self, index: int, task: Task) -> None:
         slot = self._host.slot(index)
+        self._processes[index].activity.begin_task()
         self._processes[index].pipe.send(
             RunTask(
                 task=task,
@@ -181,25 +197,27 @@ class ProcessPool(WorkerPool):
     def _collect(self, task: Task, active: list[int], on_event: Callable[[Event], None]) -> dict[int, Any]:
         """Wait until all processes have replied, and return their results by rank.
 
-        If a process dies or raises, raise WorkerError immediately. If a process only reports that it lost its peers,
-        wait up to GRACE_S seconds for a message from the process that caused the loss, then raise WorkerError.
+        If a process dies, raises or is stopped, raise WorkerError at once. If a process only reports that it lost its
+        peers, wait briefly for a message from the process that caused the loss, then raise WorkerError.
         """
         pipes: dict[MessageChannel, int] = {self._processes[index].pipe: index for index in active}
         results: dict[int, Any] = {}
-        failures: list[_Failure] = []
+        failures: list[Failure] = []
         files = FileReceiver(task)
+        limits = Limits(task.timeout_s)
+        self._num_oom_kills = num_oom_kills()
         deadline: float | None = None
         while pipes:
-            ready: list[Any] = wait(
-                cast(Any, list(pipes)), None if deadline is None else max(deadline - time.monotonic(), 0)
-            )
-            if not ready:
-                break
+            left_s = limits.heartbeat_s if deadline is None else max(deadline - time.monotonic(), 0)
+            ready: list[Any] = wait(cast(Any, list(pipes)), min(left_s, limits.heartbeat_s))
             for pipe in ready:
                 rank = self._first_rank + pipes[pipe]
                 reply = self._receive(pipe, pipes[pipe])
                 if isinstance(reply, Emitted):
                     on_event(reply.event)
+                    continue
+                if isinstance(reply, Beat):
+                    self._processes[pipes[pipe]].activity.load(reply.page)
                     continue
                 if isinstance(reply, FilePiece) and rank == 0:
                     files.take(reply)
@@ -207,60 +225,78 @@ class ProcessPool(WorkerPool):
                 if isinstance(reply, Done):
                     results[rank] = reply.result
                 elif isinstance(reply, Failed):
-                    failures.append(_Failure(rank, reply.kind, reply.message, reply.traceback))
-                elif isinstance(reply, _Failure):
+                    failures.append(Failure(rank, reply.kind, reply.message, reply.traceback))
+                elif isinstance(reply, Failure):
                     failures.append(reply)
                 else:
-                    failures.append(
-                        _Failure(rank, "raised", f"sent an unexpected message{self._location(pipes[pipe])}")
-                    )
+                    failures.append(Failure(rank, "raised", f"sent an unexpected message{self._location(pipes[pipe])}"))
                 del pipes[pipe]
+            unanswered = list(pipes.values())
+            failures += self._missed_failures(task, unanswered, limits, is_urgent=bool(failures))
             if any(failure.kind != "comm" for failure in failures):
                 break
             if failures and deadline is None:
-                deadline = time.monotonic() + GRACE_S
+                deadline = time.monotonic() + limits.cause_s
+            if deadline is not None and time.monotonic() >= deadline:
+                break
         if failures:
-            raise _verdict(task, failures, unanswered=[self._first_rank + index for index in pipes.values()])
+            watched = [self._watched(index, has_answered=index not in pipes.values()) for index in active]
+            raise verdict(task, failures, watched)
         return results
 
-    def _receive(self, pipe: MessageChannel, index: int) -> Reply | _Failure:
+    def _missed_failures(self, task: Task, unanswered: list[int], limits: Limits, *, is_urgent: bool) -> list[Failure]:
+        """Return failures of processes that cannot report them: those that are dead or stopped.
+
+        The pipe of a dead process stays open while a child of this process holds it. A stopped process may be
+        continued, so it fails only after the time limit of an operation or, if `is_urgent`, of heartbeats, because
+        peers have waited for so long already.
+        """
+        failures = []
+        for index in unanswered:
+            process = self._processes[index]
+            if process.popen.poll() is not None and not process.pipe.has_message(0):
+                failures.append(self._death(index))
+            elif process.activity.read().silent_s > (limits.silent_s if is_urgent else limits.operation_s):
+                watched = self._watched(index, has_answered=False)
+                failures += [stopped_failure(task, watched)] if watched.is_stopped else []
+        return failures
+
+    def _watched(self, index: int, *, has_answered: bool) -> Watched:
+        process = self._processes[index]
+        return Watched(
+            rank=self._first_rank + index,
+            activity=process.activity.read(),
+            is_stopped=self._host.is_forked and is_process_stopped(process.popen.pid),
+            has_answered=has_answered,
+            location=self._host.location(index),
+            address=self._host.slot(index).address,
+        )
+
+    def _receive(self, pipe: MessageChannel, index: int) -> Reply | Failure:
         rank = self._first_rank + index
         try:
             return pipe.receive()
         except MessageError as error:
-            return _Failure(rank, "raised", f"sent {error}{self._location(index)}")
+            return Failure(rank, "raised", f"sent {error}{self._location(index)}")
         except (EOFError, OSError):
-            popen = self._processes[index].popen
-            try:
-                code = popen.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                popen.kill()
-                code = popen.wait()
-            how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            return _Failure(rank, "died", f"died: its process {how}{self._host.hint(index, code)}")
+            return self._death(index)
+
+    def _death(self, index: int) -> Failure:
+        process = self._processes[index]
+        try:
+            code = process.popen.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.popen.kill()
+            code = process.popen.wait()
+        is_out_of_memory = self._host.is_forked and num_oom_kills() > self._num_oom_kills
+        message = death_message(
+            code, self._host.hint(index, code), process.activity.read(), is_out_of_memory=is_out_of_memory
+        )
+        return Failure(self._first_rank + index, "died", message)
 
     def _gather_results(self, task: Task, results: dict[int, Any]) -> list[Any]:
         return [results[rank] for rank in range(task.num_workers)]
 
 
-def _reason(reply: Reply | _Failure) -> str:
-    return reply.message if isinstance(reply, Failed | _Failure) else "it sent an unexpected message"
-
-
-def _verdict(task: Task, failures: list[_Failure], unanswered: list[int]) -> WorkerError:
-    """Return the error to report to the user after one or more processes failed.
-
-    The error names a process that died or, if none died, a process that raised an exception. If no process did either,
-    it names the first rank in `unanswered`, the ranks that have not replied. If all replied, it names a process that
-    lost the connection to its peers.
-    """
-    culprits = sorted((f for f in failures if f.kind != "comm"), key=lambda f: f.kind != "died")
-    if culprits:
-        first = culprits[0]
-        return WorkerError(first.rank, first.message, first.traceback, who=task.name_of(first.rank))
-    if unanswered:
-        waiting = ", ".join(str(failure.rank) for failure in failures)
-        message = f"did not answer in time; it blocked worker {waiting}"
-        return WorkerError(unanswered[0], message, who=task.name_of(unanswered[0]))
-    first = failures[0]
-    return WorkerError(first.rank, f"lost its peers: {first.message}", first.traceback, who=task.name_of(first.rank))
+def _reason(reply: Reply | Failure) -> str:
+    return reply.message if isinstance(reply, Failed | Failure) else "it sent an unexpected message"

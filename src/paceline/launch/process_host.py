@@ -6,6 +6,7 @@ Other subclasses start processes over ssh (`ssh.py`) and on emulated nodes (`emu
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -13,16 +14,17 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
 from paceline.interrupts import deferred
 from paceline.launch.messages import MessageChannel, PickleChannel
+from paceline.limits import Limits
+from paceline.worker_activity import Activity, new_page
 
 # Argument of a worker process: the kernel kills the process when the thread that started it ends (parent-death signal).
 END_WITH_PARENT = "--end-with-parent"
-STOP_S = 2.0  # time between asking a process to end and killing it
 
 Wrap = Callable[[list[str]], list[str]]  # adds a program in front of a command
 
@@ -42,6 +44,7 @@ class WorkerProcess:
 
     popen: subprocess.Popen[bytes]
     pipe: MessageChannel
+    activity: Activity = field(default_factory=Activity)  # what the worker is doing
     ends_with_pipe: bool = False  # whether the process is ended by closing the pipe instead of by a signal
 
     def ask_to_end(self) -> None:
@@ -49,6 +52,7 @@ class WorkerProcess:
             self.pipe.close()
         else:
             self.popen.terminate()
+            self.popen.send_signal(signal.SIGCONT)  # a stopped process would not end
 
     def end(self, deadline: float) -> None:
         """Wait for the process to end, and kill it if it has not ended by the deadline (in `time.monotonic`)."""
@@ -70,6 +74,7 @@ class ProcessHost(ABC):
     is_forked: bool = True
     # Address and port (0: a free one) of the rendezvous store that worker 0 opens. None: this process opens the store.
     rendezvous: tuple[str, int] | None = None
+    limits: Limits = Limits()  # of the task for which processes start
 
     def open(self) -> None:
         """Acquire resources such as emulated nodes, before processes start."""
@@ -124,22 +129,24 @@ def start_process(environment: dict[str, str], wrap: Wrap = list) -> WorkerProce
     `wrap` maps the worker's command to the command to run.
     """
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-m", "paceline.launch.worker_process", str(theirs.fileno())]
-    if threading.current_thread() is threading.main_thread():  # it lives as long as this process
-        command.append(END_WITH_PARENT)
     # In a new session Ctrl-C does not reach the worker. This process handles Ctrl-C and then ends the worker.
     with deferred():
+        activity, page = new_page()
+        command = [sys.executable, "-m", "paceline.launch.worker_process", str(theirs.fileno()), str(page)]
+        if threading.current_thread() is threading.main_thread():  # it lives as long as this process
+            command.append(END_WITH_PARENT)
         popen = subprocess.Popen(
             wrap(command),
-            pass_fds=[theirs.fileno()],
+            pass_fds=[theirs.fileno(), page],
             env=environment,
             start_new_session=True,
             stdin=subprocess.DEVNULL,
         )
         theirs.close()
+        os.close(page)
         connection: Connection[Any, Any] = Connection(ours.detach())
     connection.send(sys.path)
-    return WorkerProcess(popen, PickleChannel(connection))
+    return WorkerProcess(popen, PickleChannel(connection), activity)
 
 
 def spread(num_processes: int, num_nodes: int) -> list[int]:

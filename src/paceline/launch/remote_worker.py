@@ -59,7 +59,7 @@ def main() -> None:
         pipe.send(Failed("raised", reason))
         sys.exit(1)
     sys.path += [entry for entry in order.path if entry not in sys.path and os.path.isdir(entry)]
-    serve(pipe)
+    serve(pipe, is_on_this_host=False)
 
 
 def _own_address() -> str:

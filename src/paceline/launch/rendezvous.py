@@ -20,7 +20,9 @@ from paceline.comm.torch import prefix_store
 from paceline.errors import RunError
 from paceline.launch.base import Task
 from paceline.launch.messages import MAX_MESSAGE_BYTES, MessageError, decode, encode
+from paceline.limits import Limits
 from paceline.train.context import Context, Event
+from paceline.worker_activity import ACTIVITY
 
 CHUNK_BYTES = 4 << 20  # size of the largest value in the store; larger values are split
 
@@ -42,6 +44,7 @@ def joined_task(task: Task, store: Any, slot: TaskSlot, emit: Callable[[Event], 
 
     When the `with` block ends without an error, workers wait for each other, and the connections are closed.
     """
+    ACTIVITY.enter("rendezvous")
     comm, wide = _connect(task, store, slot)
     numbers = itertools.count(1)
 
@@ -73,7 +76,7 @@ def _connect(task: Task, store: Any, slot: TaskSlot) -> tuple[Comm, Comm | None]
                 store=prefix_store(prefix, store),
                 node=slot.node,
                 local_rank=slot.local_rank,
-                timeout_s=task.timeout_s,
+                timeout_s=Limits(task.timeout_s).operation_s,
                 address=slot.address,
                 device=task.device,
             )

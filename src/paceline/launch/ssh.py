@@ -22,19 +22,17 @@ import msgspec
 from paceline.errors import RunError, UsageError
 from paceline.launch.base import Fit, Launcher, LaunchRequest, Place
 from paceline.launch.messages import Enter, MessageChannel, MessageError, MessagePackChannel, printable
-from paceline.launch.pool import START_S, ProcessPool
-from paceline.launch.process_host import STOP_S, ProcessHost, WorkerProcess, WorkerSlot, spread
+from paceline.launch.pool import ProcessPool
+from paceline.launch.process_host import ProcessHost, WorkerProcess, WorkerSlot, spread
 from paceline.launch.remote_worker import MARK, difference, own_facts
+from paceline.limits import CONNECT_S, START_S, STOP_S, Limits
 from paceline.text import plain_text
 
-CONNECT_S = 15  # longest wait of ssh for a connection
 BATCH = 8  # connections opened at the same time; ssh servers limit simultaneous logins
 MAX_LINE_BYTES = 1 << 16  # longer lines of a worker's output are split
 MAX_LOGIN_BYTES = 1 << 16  # limit of what a login may print before the worker replies
 
 Facts = dict[str, str]  # versions of a worker's interpreter, and the address of its host
-# Never ask for a password; detect hosts that stop responding.
-SSH_OPTIONS = ["-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}", "-o", "ServerAliveInterval=15"]
 
 
 class Ssh(Launcher):
@@ -83,11 +81,20 @@ class Ssh(Launcher):
         return Place(self.name, len(names), f"on {', '.join(names)}")
 
 
-def remote_command(request: LaunchRequest, name: str, environment: dict[str, str]) -> list[str]:
+def ssh_options(limits: Limits) -> list[str]:
+    """Return options for ssh: never ask for a password, and detect hosts that stop responding.
+
+    After three unanswered messages, ssh ends.
+    """
+    options = ["BatchMode=yes", f"ConnectTimeout={CONNECT_S}", f"ServerAliveInterval={limits.host_s}"]
+    return ["-T", *(word for option in options for word in ("-o", option))]
+
+
+def remote_command(request: LaunchRequest, name: str, environment: dict[str, str], limits: Limits) -> list[str]:
     """Return the command to run on this host to start a worker on host `name`."""
     client = shlex.split(request.ssh)
     if os.path.basename(client[0]) == "ssh":
-        client += SSH_OPTIONS
+        client += ssh_options(limits)
     assignments = [f"{key}={value}" for key, value in environment.items()]
     remote = ["env", *assignments, request.remote_python or sys.executable, "-m", "paceline.launch.remote_worker"]
     return [*client, name, f"exec {shlex.join(remote)}"]
@@ -138,7 +145,7 @@ class SshHosts(ProcessHost):
         ours, theirs = socket.socketpair()
         with theirs:
             connection: Connection[Any, Any] = Connection(ours.detach())
-            command = remote_command(self._request, name, environment)
+            command = remote_command(self._request, name, environment, self.limits)
             try:
                 popen = subprocess.Popen(
                     command,

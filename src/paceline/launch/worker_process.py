@@ -1,8 +1,8 @@
 """Main program of a worker process on this host: it runs the tasks that its parent process sends through a pipe.
 
-A process pool starts it as `python -m paceline.launch.worker_process FD`, where FD is the file descriptor of the pipe.
-Messages from the parent are pickles. The process ends when the pipe closes. With the argument `--end-with-parent`, the
-kernel also kills it when its parent ends, even if it is stopped.
+A process pool starts it as `python -m paceline.launch.worker_process FD PAGE`. FD is the file descriptor of the pipe,
+and PAGE that of the page of `worker_activity`. Messages from the parent are pickles. The process ends when the pipe
+closes. With the argument `--end-with-parent`, the kernel also kills it when its parent ends, even if it is stopped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
+from paceline.launch.heartbeat import heartbeats
 from paceline.launch.messages import (
+    Beat,
     Done,
     Emitted,
     Failed,
@@ -31,7 +33,9 @@ from paceline.launch.messages import (
     StoreOpened,
 )
 from paceline.launch.process_host import END_WITH_PARENT
+from paceline.limits import Limits
 from paceline.standard_streams import tolerate_errors
+from paceline.worker_activity import ACTIVITY
 
 PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
@@ -41,15 +45,20 @@ def main() -> None:
         end_with_parent()
     tolerate_errors()
     connection: Connection[Any, Any] = Connection(int(sys.argv[1]))
+    ACTIVITY.share(int(sys.argv[2]))
     try:
         sys.path[:] = connection.recv()
     except (EOFError, ConnectionError):  # the parent was interrupted
         _leave(1)
-    serve(PickleChannel(connection))
+    serve(PickleChannel(connection), is_on_this_host=True)
 
 
-def serve(pipe: MessageChannel) -> NoReturn:
-    """Execute the orders that arrive through the pipe until it closes, then end the process."""
+def serve(pipe: MessageChannel, *, is_on_this_host: bool) -> NoReturn:
+    """Execute the orders that arrive through the pipe until it closes, then end the process.
+
+    A worker on another host than the launching process sends its heartbeats through the pipe.
+    """
+    send_beat = None if is_on_this_host else lambda page: pipe.send(Beat(page))
     threading.Thread(target=_end_with_pipe, args=(pipe.fileno(),), daemon=True).start()
     _import_and_warm_up()
     pipe.send(Ready())
@@ -66,7 +75,8 @@ def serve(pipe: MessageChannel) -> NoReturn:
         if isinstance(order, OpenStore):
             store, reply = _open_store(order)
         elif isinstance(order, RunTask):
-            store, reply = _run_task(order, pipe, store)
+            with heartbeats(Limits(order.task.timeout_s), send_beat):
+                store, reply = _run_task(order, pipe, store)
         else:
             reply = Failed("raised", "received an unexpected order")
         try:
@@ -83,7 +93,7 @@ def _open_store(order: OpenStore) -> tuple[Any, Reply]:
     from paceline.comm.authenticated_store import open_store
 
     try:
-        store = open_store(order.address, order.port, order.secret, timeout_s=order.timeout_s)
+        store = open_store(order.address, order.port, order.secret, timeout_s=Limits(order.timeout_s).operation_s)
     except (OSError, RuntimeError) as error:
         return None, Failed("raised", str(error).partition("\n")[0])
     return store, StoreOpened(store.port)
@@ -122,7 +132,7 @@ def _run_task(order: RunTask, pipe: MessageChannel, store: Any) -> tuple[Any, Re
             unpack(order.objects)
         torch.set_num_threads(task.threads)
         if store is None:
-            store = AuthenticatedStore(*order.master, order.secret, timeout_s=task.timeout_s)
+            store = AuthenticatedStore(*order.master, order.secret, timeout_s=Limits(task.timeout_s).operation_s)
         slot = TaskSlot(
             job=order.job,
             rank=order.rank,

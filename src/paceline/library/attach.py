@@ -24,6 +24,7 @@ from paceline.strategies import DetectsUnreached, Guarantee, Strategy, Worker, W
 from paceline.strategies.base import USER_LOOP
 from paceline.strategies.capabilities import as_asynchronous, micro_batches_of, no_sync_of, optimizer_of
 from paceline.train.batchnorm import synchronise_statistics
+from paceline.train.replica_check import ReplicaCheck
 from paceline.train.replicas import make_equal
 
 State = dict[str, Any]  # a parameter group or the state_dict of a torch optimiser
@@ -37,8 +38,16 @@ class Attachment:
     """Runs one strategy on one model and its optimiser, by hooks on both."""
 
     def __init__(
-        self, model: nn.Module, optimizer: Optimizer, strategy: Strategy, comm: Comm, *, check_data: bool
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        strategy: Strategy,
+        comm: Comm,
+        *,
+        check_data: bool,
+        check_replicas: int,
     ) -> None:
+        replica_check = ReplicaCheck(check_replicas, strategy, comm) if check_replicas else None
         check_alike(model, strategy, comm)
         make_equal(model, comm)
         self.strategy, self.comm = strategy, comm
@@ -53,6 +62,7 @@ class Attachment:
         strategy.setup(self.worker)
         self.optimizer = StrategyOptimizer(optimizer, strategy) if _overrides(strategy, "step") else optimizer
         self.num_steps = 0
+        self._replica_check = replica_check
         self._num_micro_batches = micro_batches_of(strategy)
         self._uses_gradient_hook = _overrides(strategy, "on_gradient")
         self._averages_gradients = self._uses_gradient_hook or _overrides(strategy, "after_backward")
@@ -226,6 +236,8 @@ class Attachment:
         self._was_called = False
         with torch.no_grad():
             self.strategy.after_step()
+        if self._replica_check is not None:
+            self._replica_check.after_step(self.num_steps - 1, self.worker.parameters)
 
 
 class StrategyOptimizer(Optimizer):

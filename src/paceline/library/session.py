@@ -139,6 +139,7 @@ def parallel(
     *,
     codec: str | None = None,
     check_data: bool = True,
+    check_replicas: int = 0,
 ) -> tuple[nn.Module, Optimizer]:
     """Synchronise a model and its optimiser with the other workers. The training loop stays unchanged.
 
@@ -146,10 +147,13 @@ def parallel(
     strategy wraps the model (ddp) or executes the optimiser's step itself. `strategy` is a Strategy, or text as on the
     command line (`ring`, `ddp:bucket_mb=5+bf16`). `codec` names the compression of gradients (`bf16`, `int8`) if the
     strategy's text has no suffix such as `+bf16`. All workers start from rank 0's parameters and buffers. With
-    `check_data`, RunError is raised if two workers get the same first batch.
+    `check_data`, RunError is raised if two workers get the same first batch. If `check_replicas` is M, the replicas of
+    all workers are compared every M steps, and RunError is raised if they differ.
     """
     session = current("parallel")
     built = _build(strategy, codec)
+    if check_replicas < 0:
+        raise UsageError(f"check_replicas is a number of steps, 0 or more, not {check_replicas}")
     if not isinstance(optimizer, Optimizer):
         raise UsageError(f"the optimizer is a {type(optimizer).__name__}; pass a torch.optim.Optimizer to parallel()")
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -175,7 +179,7 @@ def parallel(
     reason = built.unsupported(type(comm))
     if reason:
         raise UsageError(f'strategy {built.name!r} cannot run: {reason}; use init(comm="auto")')
-    attachment = Attachment(model, optimizer, built, comm, check_data=check_data)
+    attachment = Attachment(model, optimizer, built, comm, check_data=check_data, check_replicas=check_replicas)
     session.attachments.append(attachment)
     return attachment.worker.replica, attachment.optimizer
 

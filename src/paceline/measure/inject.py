@@ -1,9 +1,11 @@
-"""Fault injection: slow down, kill or hang workers, to test how such faults are detected.
+"""Fault injection: slow down, kill, hang or stop workers, to test how such faults are detected.
 
 slow:rank=2,ms=200,phase=backward     every step of worker 2 sleeps 200 ms in backward
 slow:rank=1,factor=1.5                worker 1 sleeps half as long as it works, in every phase
 kill:rank=3,step=50                   worker 3 ends itself with SIGKILL when step 50 begins
-hang:rank=1,step=20                   worker 1 stops responding when step 20 begins
+hang:rank=1,step=20                   worker 1 stops responding when step 20 begins, but its process runs
+stop:rank=1,step=20                   worker 1 stops its process with SIGSTOP when step 20 begins
+raise:rank=1,step=20                  worker 1 raises an exception when step 20 begins
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ from paceline.measure.observer import WORK_PHASES, Observer, RunFacts
 from paceline.parsing import whole_number
 
 DEFAULT_PHASE = "backward"  # in which slow:...,ms=... sleeps if no phase is given
-ALLOWED = {"slow": ("rank", "ms", "factor", "phase"), "kill": ("rank", "step"), "hang": ("rank", "step")}
+ALLOWED = {
+    "slow": ("rank", "ms", "factor", "phase"),
+    **dict.fromkeys(("kill", "hang", "stop", "raise"), ("rank", "step")),
+}
 MOST_MS = 60_000  # a minute in every step
 MOST_FACTOR = 1000
 MOST_OVERSLEPT_S = 0.0002  # if a sleep took too long, the next one is shortened by at most this
@@ -34,9 +39,9 @@ EXAMPLE = "slow:rank=2,ms=200,phase=backward"
 class Injection:
     """A fault to inject into one worker. Steps count from 0."""
 
-    kind: str  # slow, kill, hang
+    kind: str  # slow, kill, hang, stop, raise
     rank: int
-    step: int = 0  # in which the worker is killed or hangs
+    step: int = 0  # in which the worker fails
     sleep_s: float = 0.0  # sleep in every step
     factor: float = 1.0  # how many times as long the worker's computation takes
     phase: str = ""  # phase of each step in which the worker sleeps; empty for all phases
@@ -114,7 +119,7 @@ class Injector(Observer):
         self._is_new_step = dict.fromkeys(WORK_PHASES, True)
         for injection in self._injections:
             if injection.kind != "slow" and injection.step == step:
-                _stop_worker(injection.kind)
+                _fail(injection.kind, step)
 
     def before_phase_ends(self, phase: str, elapsed_s: float) -> None:
         if phase not in WORK_PHASES:
@@ -184,10 +189,14 @@ class _Listener:
             self.before.blocked(op, peer, tag, begin, end, number, is_busy=is_busy)
 
 
-def _stop_worker(kind: str) -> None:
+def _fail(kind: str, step: int) -> None:
     if kind == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
-    while True:  # hang; the other workers stop at the time limit of their comm
+    elif kind == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif kind == "raise":
+        raise RuntimeError(f"fault injected in step {step}")
+    while kind == "hang":  # the other workers stop at the time limit of their comm
         time.sleep(3600)
 
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from paceline.results.value import Json
+from paceline.worker_activity import ACTIVITY
 
 # Phase in which the loop waits for the strategy to synchronise, after backward or after the optimiser's step.
 COMMUNICATION = "communication"
@@ -99,6 +100,7 @@ class Observers:
             member.run_begins(facts)
 
     def step_begins(self, step: int) -> None:
+        ACTIVITY.begin_step(step)
         if self._steps_per_block and step % self._steps_per_block == 0:
             self._switch(is_on=is_measured(step, self._steps_per_block))
         for member in self.members:
@@ -106,6 +108,7 @@ class Observers:
 
     def begin_phase(self, phase: str) -> float:
         """Begin a phase and return its start time."""
+        ACTIVITY.enter(phase)
         for member in self.members:
             member.phase_begins(phase)
         return time.perf_counter()

@@ -10,23 +10,25 @@ from __future__ import annotations
 import fcntl
 import json
 import math
+import operator
 import os
 import queue
 import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from paceline.durable_files import durable_file
+from paceline.limits import DISK_S
 from paceline.measure.observer import PHASES
 from paceline.results import Json
 
 MOST_QUEUED = 64  # limit of chunks and lines in the queue
 CHUNK_NUMBERS = 8192  # numbers per chunk
 SUFFIX = ".spool"
-CLOSE_S = 30.0  # longest wait for the disk
 
 OPS = ("send", "recv", "all_reduce", "reduce_scatter", "broadcast", "gather", "scatter", "all_gather", "barrier")
 MEDIA = ("network", "memory")
@@ -43,7 +45,7 @@ STEP, SPAN, OP, BLOCKED = range(4)  # the first number of a row is its type
 # BLOCKED, step, number, op, peer, tag, is_busy, begin, end
 WIDTHS = (10, 5, 10, 9)
 # Number of values of each field that holds a code, by place in the row, for each type of row.
-_CODES = ({}, {2: len(PHASES)}, {3: len(OPS), 7: len(MEDIA)}, {3: len(OPS)})
+_CODES: tuple[dict[int, int], ...] = ({}, {2: len(PHASES)}, {3: len(OPS), 7: len(MEDIA)}, {3: len(OPS)})
 LOSS = 5  # place of the loss in a STEP row; it may be any number
 MOST = 1e18  # every other number is below this
 
@@ -178,15 +180,15 @@ class Spool:
     def close(self, run_time: Callable[[float], float]) -> None:
         """Write the queued items, append the spool file's rows to the worker's file, and close the worker's file.
 
-        If that fails, or if the disk does not respond within CLOSE_S, `error` is set to the reason.
+        If that fails, or if the disk does not respond within DISK_S, `error` is set to the reason.
         """
         if self._is_closed:
             return
         self._is_closed = True
         self._queue.put(None)
-        self._thread.join(CLOSE_S)
+        self._thread.join(DISK_S)
         if self._thread.is_alive():
-            self.error = f"{self.path.name} is not complete: the disk did not respond within {CLOSE_S:g} s"
+            self.error = f"{self.path.name} is not complete: the disk did not respond within {DISK_S:g} s"
             return
         spool = self.path.with_suffix(SUFFIX)
         try:
@@ -240,7 +242,7 @@ def recover(folder: Path) -> None:
             target = spool.with_suffix(".jsonl")
             with durable_file(target) as recovered:
                 recovered.writelines(_lines_not_from_spool(target))
-                _convert(spool, recovered, lambda moment, shift_s=shift_s: moment + shift_s, intact_rows)  # type: ignore[misc]
+                _convert(spool, recovered, partial(operator.add, shift_s), intact_rows)
                 recovered.write(_line({"kind": "end", "dropped": 0, "complete": False}))
             spool.unlink()
 

@@ -172,6 +172,7 @@ KEYS_NOT_DESCRIBED = {
     "data.download",
     "train.log_every",
     "train.checkpoint_every",
+    "train.check_replicas",
     "measure.spans",
     "measure.sample_hz",
     "measure.profile",

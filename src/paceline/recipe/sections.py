@@ -79,6 +79,12 @@ class TrainConfig(RecipeSection):
     checkpoint_every: int = option(
         0, "save the weights every N epochs (0: at the end only)", flag="--checkpoint-every", least=0
     )
+    check_replicas: int = option(
+        0,
+        "compare the workers' replicas every N steps; stop if they differ (0: never)",
+        flag="--check-replicas",
+        least=0,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +131,7 @@ class MeasureConfig(RecipeSection):
     profile: str = option("", "steps to trace with torch.profiler: 10:15 is steps 10 to 14", flag="--profile")
     inject: tuple[str, ...] = option(
         (),
-        "slow down, kill or hang a worker on purpose: slow:rank=2,ms=200; repeatable",
+        "slow down, kill, hang or stop a worker on purpose: slow:rank=2,ms=200; repeatable",
         flag="--inject",
         is_repeated=True,
     )

@@ -18,6 +18,7 @@ from paceline.recipe import Changes, Recipe
 from paceline.strategies import Guarantee, StrategySpec
 from paceline.strategies.capabilities import as_asynchronous, check_model_of, servers_of
 from paceline.train.optimizers import optimizer_class
+from paceline.train.replica_check import refuse_differing
 
 ONE_WORKER = "one-worker"
 
@@ -90,6 +91,8 @@ def make_entry(text: str, recipe: Recipe) -> Entry:
         raise UsageError(
             f"strategy {text!r} is asynchronous, and batchnorm sync needs synchronous workers; use another --batchnorm"
         )
+    if recipe.train.check_replicas:
+        refuse_differing(strategy)
     return Entry(
         str(spec),
         str(spec),

@@ -17,6 +17,7 @@ from paceline.comm import comms
 from paceline.data import load_data
 from paceline.errors import UsageError
 from paceline.launch.base import Task, WorkerPool
+from paceline.limits import DEFAULT_TIMEOUT_S
 from paceline.models import build_model
 from paceline.recipe import Recipe
 from paceline.results import convert_reports
@@ -84,7 +85,12 @@ def num_processes(todo: Sequence[Case]) -> int:
 
 
 def verify(
-    todo: Sequence[Case], launcher: WorkerPool, *, comm: str = "torch", on_case: Callable[[CertificateRow], None]
+    todo: Sequence[Case],
+    launcher: WorkerPool,
+    *,
+    comm: str = "torch",
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    on_case: Callable[[CertificateRow], None],
 ) -> list[CertificateRow]:
     """Verify every case, and immediately pass its row to `on_case`. Return all rows in the order of the cases."""
     groups: dict[tuple[str, int], list[Case]] = {}
@@ -95,7 +101,7 @@ def verify(
         with tempfile.TemporaryDirectory(prefix="paceline-oracle-") as folder:
             spread = _write_oracle(Path(folder), model, world_size)
             for case in group:
-                rows[case] = _judge(case, launcher, comm, folder, spread)
+                rows[case] = _judge(case, launcher, comm, folder, spread, timeout_s=timeout_s)
                 on_case(rows[case])
     return [rows[case] for case in todo]
 
@@ -128,7 +134,9 @@ def _write_oracle(folder: Path, model_name: str, world_size: int) -> float:
     return spreads[0]  # every optimiser's first gradient is the same
 
 
-def _judge(case: Case, launcher: WorkerPool, comm: str, folder: str, spread: float) -> CertificateRow:
+def _judge(
+    case: Case, launcher: WorkerPool, comm: str, folder: str, spread: float, *, timeout_s: float
+) -> CertificateRow:
     strategy = StrategySpec.parse(case.strategy).build()
     guarantee = strategy.guarantee
     num_servers = servers_of(strategy, case.world_size)
@@ -152,6 +160,7 @@ def _judge(case: Case, launcher: WorkerPool, comm: str, folder: str, spread: flo
             num_servers=num_servers,
             serve=serve_job,
             comm=comm,
+            timeout_s=timeout_s,
         )
         reports[optimizer] = convert_reports(launcher.run(task, ignore_event), ReplicaReport)
     verdict = judge(strategy, case.world_size, reports, spread)

@@ -29,6 +29,7 @@ from paceline.train.recording import recording
 from paceline.train.replicas import mean_state, own_state, parameter_digest, replica_drift, save_weights
 from paceline.train.step import Arithmetic, build_objective, forward_backward
 from paceline.train.trainer import Trainer
+from paceline.worker_activity import ACTIVITY
 
 ROUNDING = 1e-12  # largest drift that rounding causes between equal replicas, whose mean is computed in float64
 
@@ -82,6 +83,7 @@ def train_job(
     empty, measurements are not written to files. If `steps_per_block` is not 0, steps form blocks of this size, and
     only some blocks are recorded (see `is_measured` in measure/observer.py), to measure the overhead of recording.
     """
+    ACTIVITY.enter("set-up")
     started = time.perf_counter()
     trainer = make_trainer(context, recipe, strategy)
     comm = context.comm
@@ -108,6 +110,7 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> WorkerReport:
             save_weights(state, Path(checkpoint).with_name(f"epoch-{epoch + 1}.safetensors"), metadata)
 
     history = trainer.run(on_epoch=save_epoch)
+    ACTIVITY.enter("finish")
     wire = comm.wire()
     counted = by_medium(comm, comm.counter)
     predicted = predict_traffic(

@@ -31,6 +31,7 @@ from paceline.train.batchnorm import GlobalBatch, batchnorm_layers, prepare_batc
 from paceline.train.context import Context
 from paceline.train.evaluate import Score, TargetAccuracy, evaluate
 from paceline.train.optimizers import build_optimizer, learning_rate
+from paceline.train.replica_check import ReplicaCheck
 from paceline.train.replicas import make_equal
 from paceline.train.step import Arithmetic, Outcome, build_objective, forward_backward
 
@@ -107,6 +108,7 @@ class Trainer:
         strategy.setup(self.worker)
         self._is_last_micro_batch = True
         self._hooks = [p.register_post_accumulate_grad_hook(self._on_gradient) for p in hooked_parameters_of(strategy)]
+        self.replica_check = ReplicaCheck(train.check_replicas, strategy, comm) if train.check_replicas else None
         self.history = History()
         self.target = TargetAccuracy(recipe.measure.target_accuracy, strategy, comm)
         self.observe(observers)
@@ -125,8 +127,9 @@ class Trainer:
     ) -> History:
         """Train for all steps, or until the target accuracy is reached, and return the measurements.
 
-        `on_step` is called after every step, `on_epoch` after every epoch. The training time includes `on_step`, but
-        neither `on_epoch` nor evaluations. Gradient hooks are removed at the end, so a trainer can run only once.
+        `on_step` is called after every step, `on_epoch` after every epoch. The training time includes `on_step` and
+        checks of replicas, but neither `on_epoch` nor evaluations. Gradient hooks are removed at the end, so a trainer
+        can run only once.
         """
         self.model.train()
         untimed_s = 0.0
@@ -137,6 +140,8 @@ class Trainer:
             self._step(step, epoch, index)
             if on_step is not None:
                 on_step(step)
+            if self.replica_check is not None:
+                self.replica_check.after_step(step, self.model.parameters())
             before = time.perf_counter()
             if self._is_evaluated_after(step):
                 self._evaluate_during_training(step, epoch, before - started - untimed_s)
