@@ -69,6 +69,10 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(f"paceline.{_MODULES[name]}"), name)
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})
+
+
 def _register_backend() -> None:
     importlib.import_module("paceline.comm.backend").register()
 

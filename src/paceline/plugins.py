@@ -29,6 +29,13 @@ def is_reference(text: str) -> bool:
     return bool(colon) and name.partition(":")[0].isidentifier() and (module.endswith(".py") or "." in module)
 
 
+def refuse_file_alone(text: str, kind: str, member: str = "function") -> None:
+    """Raise UsageError if a name is that of a Python file, without the function or class in it that is needed."""
+    file, _, _ = text.partition(":")
+    if file.endswith(".py") and not is_reference(text):
+        raise UsageError(f"{kind} {text!r} names no {member}; write {file}:{member.upper()}")
+
+
 def digests_of_files(texts: Iterable[str]) -> dict[str, str]:
     """Return a dict from path to SHA-256, for the files that `texts` refer to in the form `file.py:name`.
 
@@ -42,7 +49,8 @@ def digests_of_files(texts: Iterable[str]) -> dict[str, str]:
 def load_reference(text: str, kind: str) -> Any:
     """Import the object that `file.py:name` or `package.module:name` refers to.
 
-    `kind` describes the object in error messages, such as `model`.
+    The folder of the file (for a module, the current folder) is appended to `sys.path`, so that the user's files can
+    import their neighbours. `kind` describes the object in error messages, such as `model`.
     """
     module_name, _, attribute = text.partition(":")
     module = _load_file(module_name, kind) if module_name.endswith(".py") else _load_module(module_name, kind)
@@ -138,6 +146,7 @@ def _load_file(path_text: str, kind: str) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    _append_to_path(path.parent)
     try:
         spec.loader.exec_module(module)
     except Exception as error:
@@ -146,7 +155,15 @@ def _load_file(path_text: str, kind: str) -> ModuleType:
     return module
 
 
+def _append_to_path(folder: Path) -> None:
+    """Let modules of a folder be imported, after all others of the same name."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
 def _load_module(name: str, kind: str) -> ModuleType:
+    if name.partition(".")[0] not in sys.modules:
+        _append_to_path(Path.cwd())
     try:
         return importlib.import_module(name)
     except Exception as error:
@@ -197,6 +214,7 @@ class Registry(Generic[T]):
             if not (inspect.isclass(value) and issubclass(value, self._base)):
                 raise UsageError(f"{name!r} is not a {self._base.__name__} class")
             return value
+        refuse_file_alone(name, self.kind, "class")
         raise unknown(self.kind, name, [*self.classes, *self._other_names])
 
     def __iter__(self) -> Any:

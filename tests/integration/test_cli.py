@@ -219,6 +219,22 @@ def test_a_worker_that_raises_is_named_with_its_traceback(tmp_path: Path) -> Non
     assert load(run / "summary.json")["status"] == "failed"
 
 
+def test_workers_import_the_neighbours_of_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    package = tmp_path / "pack_of_models"
+    package.mkdir()
+    (package / "sizes_of_models.py").write_text("CLASSES = 10\n")
+    (package / "mine.py").write_text(
+        "from sizes_of_models import CLASSES\nfrom torch import nn\n"
+        "def make(): return nn.Sequential(nn.Flatten(), nn.Linear(784, CLASSES))\n"
+    )
+    (package / "again.py").write_text("from pack_of_models.other import make\n")
+    (package / "other.py").write_text((package / "mine.py").read_text().replace("from sizes", "from .sizes"))
+    for model in ("pack_of_models/mine.py:make", "pack_of_models.again:make"):
+        done = paceline("run", *SHORT, "--model", model, "--strategy", "ring", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.slow
 def test_ddp_says_what_a_model_with_unused_parameters_needs(tmp_path: Path) -> None:
     (tmp_path / "spare.py").write_text(

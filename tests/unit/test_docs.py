@@ -72,3 +72,4 @@ def test_the_public_surface_is_what_is_listed() -> None:
         assert getattr(paceline, name) is not None
     with pytest.raises(AttributeError):
         paceline.no_such_name  # noqa: B018
+    assert set(paceline.__all__) <= set(dir(paceline))

@@ -98,8 +98,25 @@ def test_an_accuracy_that_is_no_fraction_is_refused(tmp_path: Path, value: str) 
     path = tmp_path / "wrong.py"
     path.write_text(LOSSES + f"\ndef accuracy(output, target):\n    return {value}\n")
     objective = build_objective(f"{path}:half_square")
-    with pytest.raises(UsageError, match=r"accuracy of loss '.*wrong.py:half_square' returned .* from 0 to 1"):
+    with pytest.raises(UsageError, match=r"accuracy '.*wrong.py:accuracy' returned .* from 0 to 1"):
         objective.correct(torch.zeros(2), torch.zeros(2))
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ("return (output > 0).float()", r"returned a tensor of shape \(4,\); return a scalar"),
+        ("return 'good'", "returned a str; return a scalar"),
+        ("return None", "returned a NoneType; return a scalar"),
+        ("return output / [1]", "raised TypeError: "),
+    ],
+)
+def test_faults_of_an_accuracy_are_blamed_on_it(tmp_path: Path, body: str, sentence: str) -> None:
+    file = tmp_path / "wrong.py"
+    file.write_text(f"{LOSSES}\ndef accuracy(output, target):\n    {body}\n")
+    objective = build_objective(f"{file}:half_square")
+    with pytest.raises(UsageError, match=rf"^accuracy '.*wrong.py:accuracy' {sentence}"):
+        objective.correct(torch.ones(4), torch.ones(4))
 
 
 def test_an_accuracy_that_is_no_function_is_not_used(tmp_path: Path) -> None:

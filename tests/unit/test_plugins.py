@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,16 +14,24 @@ from paceline.codecs import Codec, codecs
 from paceline.comm import comms
 from paceline.errors import PacelineError, RunError, UsageError, WorkerError, unknown
 from paceline.launch.registry import launchers
-from paceline.plugins import accepted_arguments, call_factory, digests_of_files, is_reference, load_reference
+from paceline.plugins import (
+    accepted_arguments,
+    call_factory,
+    digests_of_files,
+    is_reference,
+    load_reference,
+    refuse_file_alone,
+)
 from paceline.strategies import Strategy, strategies
 
 
 @pytest.fixture(autouse=True)
 def forgets_modules() -> Iterator[None]:
-    before = set(sys.modules)
+    before, path = set(sys.modules), list(sys.path)
     yield
+    sys.path[:] = path
     for name in set(sys.modules) - before:
-        if name.startswith("paceline_user_"):
+        if name.startswith(("paceline_user_", "neighbour_of_")):
             del sys.modules[name]
 
 
@@ -60,6 +69,37 @@ def test_files_of_one_name_are_apart(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "mine.py").write_text(f"VALUE = {value}\n")
     assert [load_reference(f"{tmp_path}/{name}/mine.py:VALUE", "value") for name in "ab"] == [1, 2]
+
+
+def test_a_file_imports_its_neighbours(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("from neighbour_of_mine import VALUE\n")
+    (tmp_path / "other.py").write_text("VALUE = 5\n")
+    (tmp_path / "neighbour_of_mine.py").write_text("VALUE = 3\n")
+    assert load_reference(f"{tmp_path}/mine.py:VALUE", "value") == 3
+    assert load_reference(f"{tmp_path}/other.py:VALUE", "value") == 5
+    assert sys.path.count(str(tmp_path)) == 1
+    assert sys.path[-1] == str(tmp_path), "the user's files hide no installed module"
+
+
+def test_a_module_is_found_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "neighbour_of_tests"
+    package.mkdir()
+    (package / "module.py").write_text("VALUE = 7\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])  # as for an installed script
+    assert load_reference("neighbour_of_tests.module:VALUE", "value") == 7
+    assert sys.path[-1] == str(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["mine.py", "some/mine.py:", "mine.py:not a name"])
+def test_a_file_alone_names_nothing(text: str) -> None:
+    file = text.partition(":")[0]
+    with pytest.raises(UsageError, match=re.escape(f"model {text!r} names no function; write {file}:FUNCTION")):
+        refuse_file_alone(text, "model")
+    with pytest.raises(UsageError, match=re.escape(f"strategy {text!r} names no class; write {file}:CLASS")):
+        strategies.get(text)
+    refuse_file_alone("mine.py:model", "model")
+    refuse_file_alone("lenet5", "model")
 
 
 @pytest.mark.parametrize(

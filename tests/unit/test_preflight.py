@@ -86,7 +86,8 @@ def test_more_servers_than_tensors() -> None:
         ),
         (
             {"train.batch_size": 51},
-            "batch size 51 is larger than the 50 training samples; use at most 50, or more samples (--train-samples)",
+            "batch size 51 is larger than the 50 training samples of synthetic:1x28x28x10; use at most 50, or more "
+            "samples (--train-samples)",
         ),
         (
             {"data.name": "synthetic:1x8x8x10"},

@@ -15,7 +15,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import paceline.cli
-from paceline.text import plain_text
 
 
 class CommandSummary(NamedTuple):
@@ -90,11 +89,11 @@ class LazyGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
-        with _plain_messages():
+        with _one_sentence_errors():
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: Any) -> Any:
-        with _plain_messages():
+        with _one_sentence_errors():
             return super().invoke(ctx)
 
     @contextmanager
@@ -117,14 +116,14 @@ def _load(name: str) -> Any:
 
 
 @contextmanager
-def _plain_messages() -> Iterator[None]:
-    """Remove control characters from the messages of exceptions in the `with` block.
-
-    The messages quote the user's input.
-    """
+def _one_sentence_errors() -> Iterator[None]:
+    """Raise typer's errors about commands and options in the `with` block as UsageError, with one sentence."""
     try:
         yield
-    except Exception as error:
-        if isinstance(getattr(error, "message", None), str):
-            error.message = plain_text(error.message, keep_lines=True)  # type: ignore[attr-defined]
-        raise
+    except typer.BadParameter.__base__ as error:
+        from paceline.cli.request_errors import as_usage_error
+
+        usage_error = as_usage_error(error)
+        if usage_error is None:
+            raise
+        raise usage_error from None

@@ -13,7 +13,7 @@ from paceline.data.sharding import ShardPlan, epoch_generator, make_plan
 from paceline.data.synthetic import load_synthetic
 from paceline.data.user_data import load_user
 from paceline.errors import UsageError, unknown
-from paceline.plugins import is_reference
+from paceline.plugins import is_reference, refuse_file_alone
 from paceline.recipe import DataConfig
 
 __all__ = ["load_data", "data_sources", "Dataset", "Data", "Batch", "ShardPlan", "epoch_generator", "make_plan"]
@@ -67,6 +67,7 @@ def _source(name: str) -> _Source:
             return source
     if is_reference(name):
         return _USER_SOURCE
+    refuse_file_alone(name, "data")
     raise unknown("data", name, data_sources())
 
 

@@ -10,7 +10,7 @@ from torch.nn.parameter import is_lazy
 from paceline.data.base import Data
 from paceline.errors import UsageError
 from paceline.models.base import ImageModel
-from paceline.plugins import Registry, accepted_arguments, call_factory, is_reference, load_reference
+from paceline.plugins import Registry, accepted_arguments, call_factory, is_reference, load_reference, refuse_file_alone
 
 __all__ = ["build_model", "model_names"]
 
@@ -23,6 +23,7 @@ def build_model(name: str, data: Data) -> nn.Module:
     A user's factory is called with the data's `shape` and `num_classes`. An argument that the factory does
     not accept is left out.
     """
+    refuse_file_alone(name, "model")
     if not is_reference(name):
         return _registry.get(name)(data.shape, data.num_classes)
     factory = load_reference(name, "model")

@@ -105,8 +105,8 @@ def preflight(recipe: Recipe, entries: list[Entry] | None = None) -> ModelFacts:
         )
     if recipe.batch_size > num_samples:
         raise UsageError(
-            f"batch size {recipe.batch_size} is larger than the {num_samples} training samples; "
-            f"use at most {num_samples}, or more samples (--train-samples)"
+            f"batch size {recipe.batch_size} is larger than the {num_samples:,} training samples of "
+            f"{recipe.data.name}; use at most {num_samples}, or more samples (--train-samples)"
         )
     total_steps = recipe.num_steps(num_samples)
     if recipe.measure.profile:

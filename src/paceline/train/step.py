@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from paceline.data.base import Tree, call_model, cast_floats, first_tensor, num_samples, slice_tree, to_device
 from paceline.errors import UsageError, unknown
 from paceline.measure.observer import NO_OBSERVERS, Observers
-from paceline.plugins import is_reference, load_reference
+from paceline.plugins import is_reference, load_reference, refuse_file_alone
 from paceline.train.context import CPU
 
 CROSS_ENTROPY = "cross-entropy"
+ACCURACY = "accuracy"  # the function of that name in the file of the loss is its accuracy
 _IGNORED = -100  # the target that F.cross_entropy ignores
 
 
@@ -59,12 +60,28 @@ class Objective:
             return self.count_correct(output, target)
         if self.fraction_correct is None:
             return None
-        fraction = float(self.fraction_correct(output, target))
-        if not 0 <= fraction <= 1:
-            raise UsageError(f"accuracy of loss {self.name!r} returned {fraction:g}; return a fraction from 0 to 1")
+        fraction = self._fraction(self.fraction_correct, output, target)
         # Multiply by elements of the target, not by samples: then a fraction of text positions gives a whole number.
         num_targets = first_tensor(target).numel()
         return round(fraction * num_targets), num_targets
+
+    def _fraction(self, accuracy: Callable[[Any, Any], Any], output: Tree, target: Tree) -> float:
+        """Call the user's accuracy and check its result. Errors name the accuracy."""
+        name = f"{self.name.partition(':')[0]}:{ACCURACY}"
+        try:
+            value = accuracy(output, target)
+        except Exception as error:
+            reason = str(error).partition("\n")[0]
+            raise UsageError(f"accuracy {name!r} raised {type(error).__name__}: {reason}") from error
+        if isinstance(value, Tensor) and value.ndim:
+            raise UsageError(f"accuracy {name!r} returned a tensor of shape {tuple(value.shape)}; return a scalar")
+        try:
+            fraction = float(value)
+        except (TypeError, ValueError):
+            raise UsageError(f"accuracy {name!r} returned a {type(value).__name__}; return a scalar") from None
+        if not 0 <= fraction <= 1:
+            raise UsageError(f"accuracy {name!r} returned {fraction:g}; return a fraction from 0 to 1")
+        return fraction
 
 
 def build_objective(name: str) -> Objective:
@@ -75,6 +92,7 @@ def build_objective(name: str) -> Objective:
     if name == CROSS_ENTROPY:
         return Objective(name, F.cross_entropy, count_correct=_count_classes)
     if not is_reference(name):
+        refuse_file_alone(name, "loss")
         raise unknown("loss", name, [CROSS_ENTROPY, "file.py:loss"])
     function = load_reference(name, "loss")
     if not callable(function):
@@ -85,7 +103,7 @@ def build_objective(name: str) -> Objective:
 def _accuracy_in_same_file(name: str) -> Callable[[Any, Any], float] | None:
     module, _, _ = name.partition(":")
     try:
-        accuracy = load_reference(f"{module}:accuracy", "accuracy")
+        accuracy = load_reference(f"{module}:{ACCURACY}", "accuracy")
     except UsageError:  # the file has been loaded before, so this error means that it defines no accuracy
         return None
     return accuracy if callable(accuracy) else None
