@@ -263,7 +263,7 @@ def test_a_short_file_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("sizes", [(2**32 - 1, 2**32 - 1, 0), (0, 2**31, 2**31), (2**32 - 1,) * 3])
 def test_sizes_that_no_array_has_are_refused(sizes: tuple[int, int, int]) -> None:
     header = bytes((0, 0, 8, 3)) + b"".join(size.to_bytes(4, "big") for size in sizes)
-    with pytest.raises(UsageError, match="data file some should have .* download it again"):
+    with pytest.raises(UsageError, match=r"data file some should have .* download it again"):
         read_idx("some", header, num_dimensions=3)
 
 

@@ -39,7 +39,7 @@ STEP, SPAN, OP, BLOCKED = range(4)  # the first number of a row is its type
 # BLOCKED, step, number, op, peer, tag, is_busy, begin, end
 WIDTHS = (10, 5, 10, 9)
 # Number of values of each field that holds a code, by place in the row, for each type of row.
-_CODES = ({}, {2: len(PHASES)}, {3: len(OPS), 7: len(MEDIA)}, {3: len(OPS)})
+_CODES: tuple[dict[int, int], ...] = ({}, {2: len(PHASES)}, {3: len(OPS), 7: len(MEDIA)}, {3: len(OPS)})
 LOSS = 5  # place of the loss in a STEP row; it may be any number
 MOST = 1e18  # every other number is below this
 
