@@ -29,8 +29,10 @@ from golden_files import STORED
 from paceline.cli.progress import StrategyProgress, _status
 from paceline.data import cifar10, mnist
 from paceline.dataflow.chips import chip_text, load_chip
+from paceline.export.tables import ExportSource, rows, scalars
 from paceline.launch import messages
 from paceline.measure import spool
+from paceline.measure.analysis import analyse_folder
 from paceline.measure.trace_file import write_merged
 from paceline.recipe import DataConfig, builtin_recipes, load_recipe
 from paceline.results import convert_reports
@@ -216,12 +218,25 @@ def json_line(values: Any) -> bytes:
     return json.dumps(values).encode() + b"\n"
 
 
-def read_lines(data: bytes, folder: Path, _: random.Random) -> None:
+def _no_factors(*_: Any) -> tuple[float, float]:
+    return 1.0, 1.0
+
+
+def read_lines(data: bytes, folder: Path, chance: random.Random) -> None:
     run = folder / "run"
     (run / "workers").mkdir(parents=True)
     shutil.copy(STORED / "run-straggler" / "workers" / "1.jsonl", run / "workers")
-    (run / "workers" / "0.jsonl").write_bytes(data)
-    write_merged(run, folder / "trace.json.gz")
+    file = run / "workers" / "0.jsonl"
+    file.write_bytes(data)
+    match chance.randrange(4):
+        case 0:
+            write_merged(run, folder / "trace.json.gz")
+        case 1:
+            analyse_folder(run, first=0, last=100, factors=_no_factors)
+        case 2:
+            list(scalars(worker_lines(file)))
+        case 3:
+            list(rows([ExportSource("run", "ring", run, 0.0, {})]))
 
 
 def make_spool(chance: random.Random) -> bytes:

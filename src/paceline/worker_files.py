@@ -16,9 +16,12 @@ Line = dict[str, Any]  # the value of `kind` determines the other keys
 MOST_LINE_BYTES = 16 * 2**20  # workers write lines of some kilobytes; a longer line is from another program
 MOST_FOLDERS = 8  # in the path of a file of a run
 _DECODE = json.JSONDecoder().raw_decode  # a fifth faster than json.loads
+_MOST = 2**63  # every number of a worker is smaller; JSON of other programs may also have infinity and NaN
+_MISSING = object()
 _WHOLE, _NUMBER, _TEXT = (int,), (int, float), (str,)
+_WHOLE_OR_NULL, _NUMBER_OR_NULL = (int, type(None)), (int, float, type(None))
 _SPAN = {"step": _WHOLE, "begin_s": _NUMBER, "end_s": _NUMBER}
-_OPERATION = {**_SPAN, "op": _TEXT, "number": _WHOLE, "peer": (int, type(None)), "tag": _WHOLE}
+_OPERATION = {**_SPAN, "op": _TEXT, "number": _WHOLE, "peer": _WHOLE_OR_NULL, "tag": _WHOLE}
 # Keys that readers need, with their types, by kind of line. Step lines of old runs have no begin_s.
 _TYPES: dict[Any, tuple[tuple[str, tuple[type, ...]], ...]] = {
     "step": (("step", _WHOLE), ("iteration_s", _NUMBER)),
@@ -26,6 +29,21 @@ _TYPES: dict[Any, tuple[tuple[str, tuple[type, ...]], ...]] = {
     "op": tuple({**_OPERATION, "bytes": _NUMBER}.items()),
     "blocked": tuple(_OPERATION.items()),
     "sample": (("time_s", _NUMBER),),
+}
+# Keys that may be missing, with their types, by kind of line. All other values of samples are numbers or null.
+_OPTIONAL: dict[Any, tuple[tuple[str, tuple[type, ...]], ...]] = {
+    "step": (
+        ("begin_s", _NUMBER),
+        *((name, _NUMBER_OR_NULL) for name in ("data_s", "loss")),
+        *((name, _WHOLE_OR_NULL) for name in ("num_right", "num_answers", "num_samples", "sent_bytes")),
+    ),
+    "op": (("medium", _TEXT),),
+    "blocked": (("busy", (bool,)),),
+    "head": (
+        *((name, _NUMBER_OR_NULL) for name in ("clock_offset_s", "clock_error_s")),
+        ("pid", _WHOLE_OR_NULL),
+        ("host", (str, type(None))),
+    ),
 }
 
 
@@ -76,9 +94,28 @@ def _parsed(data: bytes) -> Line:
     if type(kind) is not str:
         raise ValueError(f"its kind is {kind!r}")
     for key, types in _TYPES.get(kind, ()):
-        if type(line.get(key)) not in types:
-            raise ValueError(f"{key} of a {kind} is {line.get(key, 'missing')!r}")
+        value = line.get(key, _MISSING)
+        if type(value) not in types or (type(value) is not str and value is not None and not -_MOST < value < _MOST):
+            raise _damage(line, key)
+    for key, types in _OPTIONAL.get(kind, ()):
+        value = line.get(key)
+        if value is None:
+            if key in line and type(None) not in types:
+                raise _damage(line, key)
+        elif type(value) not in types or (type(value) is not str and not -_MOST < value < _MOST):
+            raise _damage(line, key)
+    if kind == "sample":
+        for key, value in line.items():
+            if key != "kind" and value is not None and (type(value) not in _NUMBER or not -_MOST < value < _MOST):
+                raise _damage(line, key)
     return line
+
+
+def _damage(line: Line, key: str) -> ValueError:
+    value = line.get(key, _MISSING)
+    is_number = type(value) in _NUMBER and not -_MOST < value < _MOST
+    words = "missing" if value is _MISSING else repr(value)
+    return ValueError(f"{key} of a {line['kind']} is {words}{', which is no number of a worker' if is_number else ''}")
 
 
 def open_in_run(folder: Path, name: str, *, rank: int, appends: bool = False) -> BinaryIO:

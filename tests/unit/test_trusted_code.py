@@ -199,3 +199,28 @@ def test_a_resumed_study_executes_only_trusted_code(here: Path) -> None:
     assert not (elsewhere / "executed").exists()
     said = run_command("compare", "--trust")
     assert (said.code, "--trust needs --resume" in said.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("runs",),
+        ("runs", "show", "run"),
+        ("runs", "diff", "run", str(STORED / "run-straggler")),
+        ("report", "run"),
+        ("trace", "run"),
+        ("export", "run", "--to", "csv", "-o", "exported"),
+    ],
+    ids=lambda words: "-".join(words[:2]),
+)
+def test_other_commands_execute_nothing_of_a_stored_run(here: Path, words: tuple[str, ...]) -> None:
+    run = stored_run(here, "model.py:model")
+    recipe = run / "recipe.toml"
+    text = recipe.read_text()
+    for key, value in (("strategy", "ring"), ("loss", "cross-entropy"), ("name", "mnist-mini")):
+        text = text.replace(f'{key} = "{value}"', f'{key} = "model.py:model"')
+    assert text.count("model.py:model") >= 3
+    recipe.write_text(text)
+    said = run_command(*words)
+    assert said.code == 0, said.err
+    assert not (here / "executed").exists()

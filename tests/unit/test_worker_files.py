@@ -100,3 +100,45 @@ def test_files_are_found_by_rank(tmp_path: Path) -> None:
         (folder / f"{name}.jsonl").write_text("")
     (folder / "3.txt").write_text("")
     assert list(worker_files(tmp_path)) == [0, 2, 10]
+
+
+HEAD = {"kind": "head", "host": "a", "pid": 3, "clock_offset_s": 0.0, "clock_error_s": None}
+SAMPLE = {"kind": "sample", "time_s": 0.5, "cpu_percent": None, "rss_bytes": 3}
+
+
+@pytest.mark.parametrize(
+    ("line", "changes", "reason"),
+    [
+        (
+            step_line(0, 0, 1),
+            {"iteration_s": float("inf")},
+            "iteration_s of a step is inf, which is no number of a worker",
+        ),
+        (step_line(0, 0, 1), {"begin_s": None}, "begin_s of a step is None"),
+        (step_line(0, 0, 1), {"begin_s": float("nan")}, "begin_s of a step is nan, which"),
+        (step_line(0, 0, 1), {"loss": [2.5]}, r"loss of a step is \[2.5\]"),
+        (step_line(0, 0, 1), {"num_samples": 2.5}, "num_samples of a step is 2.5"),
+        (step_line(0, 0, 1), {"step": 10**30}, "step of a step is 10+, which"),
+        (HEAD, {"clock_error_s": "small"}, "clock_error_s of a head is 'small'"),
+        (HEAD, {"host": 3}, "host of a head is 3"),
+        (SAMPLE, {"time_s": "early"}, "time_s of a sample is 'early'"),
+        (SAMPLE, {"rss_bytes": [1]}, r"rss_bytes of a sample is \[1\]"),
+        (SAMPLE, {"new_key": {}}, "new_key of a sample is {}"),
+        (op(0, 0, 0.0, 1.0), {"peer": ...}, "peer of a op is missing"),
+        (op(0, 0, 0.0, 1.0), {"end_s": 1e300}, "end_s of a op is 1e.300, which"),
+        (op(0, 0, 0.0, 1.0), {"medium": 3}, "medium of a op is 3"),
+    ],
+)
+def test_values_that_no_worker_writes_are_refused(
+    file: Path, line: dict[str, Any], changes: dict[str, Any], reason: str
+) -> None:
+    changed = {key: value for key, value in {**line, **changes}.items() if value is not ...}
+    file.write_text(f"{FIRST}\n{json.dumps(changed)}\n{SECOND}\n")
+    with pytest.raises(UsageError, match=rf"0\.jsonl' is damaged in line 2: {reason}"):
+        list(worker_lines(file))
+
+
+def test_values_that_a_worker_does_not_know_are_null(file: Path) -> None:
+    lines = [HEAD, SAMPLE, {**step_line(0, 0, 1), "loss": None}]
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert list(worker_lines(file)) == lines

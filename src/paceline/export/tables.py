@@ -133,10 +133,11 @@ def scalars(lines: Iterable[Mapping[str, Any]]) -> Iterator[Scalar]:
 
 
 def _step_values(line: Mapping[str, Any]) -> dict[str, float]:
-    seconds, samples, answers = line["iteration_s"], line["num_samples"], line["num_answers"]
-    values = {"train/loss": line["loss"], "step/iteration_s": seconds, "step/data_s": line["data_s"]}
-    values["train/accuracy"] = line["num_right"] / answers if answers else None
-    values["step/samples_per_s"] = samples / seconds if seconds else None
+    seconds, samples, answers = line["iteration_s"], line.get("num_samples"), line.get("num_answers")
+    values = {"train/loss": line.get("loss"), "step/iteration_s": seconds, "step/data_s": line.get("data_s")}
+    right = line.get("num_right")
+    values["train/accuracy"] = right / answers if answers and right is not None else None
+    values["step/samples_per_s"] = samples / seconds if seconds and samples is not None else None
     values["step/sent_bytes"] = line.get("sent_bytes")
     return {name: float(value) for name, value in values.items() if value is not None}
 
