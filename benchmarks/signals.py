@@ -91,9 +91,7 @@ def try_once(number: signal.Signals, after_s: float) -> Try:
         processes = _left(mark)
         statuses = tuple(stored.status for stored in list_runs(Path(folder) / "runs"))
         if statuses:
-            page_of(
-                find("last", Path(folder) / "runs")
-            )  # what `paceline runs show` prints; an error ends the benchmark
+            page_of(find("last", Path(folder) / "runs"))  # as `paceline runs show`; errors end this
     return Try(number, after_s, popen.returncode, ended_s, output, statuses, processes)
 
 
