@@ -7,6 +7,8 @@ import json
 import math
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from made_up import MadeUpLauncher, Silent, launching, made_up_worker
 from paceline import durable_files
 from paceline.errors import RunError, UsageError, WorkerError
 from paceline.launch.base import Task
+from paceline.measure.spool import Spool
 from paceline.recipe import Recipe
 from paceline.results import SCHEMA, CompareResult, RunRecord, changed, convert
 from paceline.results.worker_report import WorkerReport
@@ -35,6 +38,8 @@ from paceline.runs import (
     timestamped,
     write_run,
 )
+from paceline.runs.locks import is_locked, not_written
+from paceline.runs.recovery import recover_measurements
 from paceline.study import study_folder
 from paceline.study.compare import Compare
 from paceline.study.engine import StudyOutcome, run_study
@@ -387,6 +392,31 @@ def test_an_interrupted_recovery_starts_again(tmp_path: Path) -> None:
         lines.write('{"kind":"step","step":5,"iteration_s":0.25}\n{"kind":"end","dropped":0,"complete":false}\n')
     find("killed", tmp_path)
     assert [line["kind"] for line in worker_lines(file.with_suffix(".jsonl"))] == ["worker", "sample", "step", "end"]
+
+
+def test_measurements_of_a_worker_that_still_runs_are_left_alone(tmp_path: Path) -> None:
+    """A worker may outlive its killed parent for a moment."""
+    spool = Spool(tmp_path / "workers" / "0.jsonl", {"kind": "head", "rank": 0}, 0.0)
+    try:
+        recover_measurements(tmp_path)
+        assert (tmp_path / "workers" / "0.spool").is_file()
+    finally:
+        spool.close(lambda moment: moment)
+    kinds = [line["kind"] for line in worker_lines(tmp_path / "workers" / "0.jsonl")]
+    assert kinds == ["head", "end"]
+
+
+def test_a_writer_waits_for_a_reader_that_recovers_measurements(tmp_path: Path) -> None:
+    run_once(tmp_path)
+    with not_written(tmp_path / "toy") as is_free:
+        assert is_free
+        assert not is_locked(tmp_path / "toy")  # readers do not exclude each other
+        thread = threading.Thread(target=lambda: Folder.reopen(tmp_path / "toy").close())
+        thread.start()
+        time.sleep(0.05)
+        assert read(tmp_path / "toy").status == "done"
+    thread.join(10)
+    assert read(tmp_path / "toy").status == "interrupted"
 
 
 def test_folders_of_earlier_versions_are_left_alone_and_listed(tmp_path: Path) -> None:

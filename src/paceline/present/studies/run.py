@@ -26,7 +26,7 @@ from paceline.present.numbers import (
 from paceline.present.page_parts import Column, Fact, Facts, Finding, Page, Presenter, Table, Visibility
 from paceline.present.pages import PageContent
 from paceline.present.styles import PART_NAMES
-from paceline.results import RunResult
+from paceline.results import RUNNING, RunResult
 from paceline.runs import run_folders
 from paceline.worker_files import worker_files, worker_lines
 
@@ -126,7 +126,8 @@ class UnfinishedPresenter(Presenter):
                     damaged.append(Finding(f"{error}.", kind="caution"))
         cautions = [*damaged, *conditions.interventions([source.recipe_values], [])]
         if not rows:
-            return Page(**frame(material), findings=[Finding("Nothing was measured."), *cautions])
+            nothing = "It is running and has no result yet." if source.status == RUNNING else "Nothing was measured."
+            return Page(**frame(material), findings=[Finding(nothing), *cautions])
         name = source.name if source.kind == "run" else "RUN"
         hint = f"`paceline trace {name}` and `paceline export {name} --to csv` show more."
         return Page(
