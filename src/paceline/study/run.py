@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,17 @@ from paceline.train.job import serve_job, train_job
 
 
 def execute(
-    launcher: WorkerPool, recipe: Recipe, entry: Entry, *, folder: Folder | None, on_event: Callable[[Event], None]
+    launcher: WorkerPool,
+    recipe: Recipe,
+    entry: Entry,
+    *,
+    folder: Folder | None,
+    on_event: Callable[[Event], None],
+    restarts: int = 0,
 ) -> RunResult | None:
     """Train under one strategy, store the run in `folder` if one is passed, and return the result.
+
+    After the failure of a worker, training starts again with new workers, up to `restarts` times.
 
     Return None in all processes but the main one, which alone receives the workers' reports.
     """
@@ -51,7 +60,7 @@ def execute(
         schema=SCHEMA, kind="run", name=recipe.name, started=time.strftime("%Y-%m-%dT%H:%M:%S%z"), status=DONE
     )
     try:
-        answers = launcher.run(task, on_event)
+        answers = _run_task(launcher, task, folder, on_event, restarts)
     except BaseException as error:
         if folder is not None:
             _store_unfinished(folder, recipe, changed(record, label=entry.label), error)
@@ -70,6 +79,25 @@ def execute(
             folder.discard()
             raise
     return result
+
+
+def _run_task(
+    launcher: WorkerPool, task: Task, folder: Folder | None, on_event: Callable[[Event], None], restarts: int
+) -> list[Any]:
+    """Run a task, and run it again after the failure of a worker, up to `restarts` times."""
+    for number in range(1, restarts + 1):
+        try:
+            return launcher.run(task, on_event)
+        except WorkerError as error:
+            on_event({"kind": "warning", "text": f"{error}; restart {number} of {restarts}, from step 0"})
+        if folder is not None:  # remove the measurements of the failed attempt
+            for file in folder.path.glob("workers/*"):
+                file.unlink()
+        # A fault that was injected on purpose happens once.
+        recipe = task.arguments["recipe"]
+        changes = {"measure.inject": [text for text in recipe.measure.inject if text.startswith("slow:")]}
+        task = replace(task, arguments={**task.arguments, "recipe": recipe.replace(changes)})
+    return launcher.run(task, on_event)
 
 
 def training_task(recipe: Recipe, entry: Entry, folder: Folder | None, **arguments: Any) -> Task:
