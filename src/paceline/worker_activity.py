@@ -77,6 +77,7 @@ class Activity:
     def begin_step(self, step: int) -> None:
         words = self._words
         words[_USUAL], words[_NUMBER], words[_OPERATION], words[_STEP] = words[_NUMBER], 0, 0, step
+        self.enter("data")  # the first phase of a step
 
     def enter(self, stage: str) -> None:
         self._words[_STAGE] = _STAGE_CODES[stage]

@@ -8,10 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 import jobs
+from command import run_command
 from helpers import child_processes, ignore_event
 from paceline.comm import comms
 from paceline.errors import WorkerError
@@ -19,8 +21,10 @@ from paceline.launch import pool as pools
 from paceline.launch.base import Task
 from paceline.launch.local import LocalPool
 from paceline.recipe import Recipe
+from paceline.runs import Folder, read
 from paceline.study.entries import make_entry
-from paceline.study.run import training_task
+from paceline.study.run import execute, training_task
+from paceline.train.context import Event
 from paceline.worker_activity import Snapshot
 
 TIMEOUT_S = 5.0
@@ -172,3 +176,32 @@ def test_a_fault_of_a_server_is_named(fault: str) -> None:
         error = fail(pool, task)
     assert str(error).startswith("server 0 (rank 3) ")
     assert error.rank == 3
+
+
+@pytest.mark.slow
+def test_a_run_is_started_again_after_a_failure(tmp_path: Path) -> None:
+    recipe = make_task("torch", "all-reduce", iterations=12, inject="kill:rank=1,step=7").arguments["recipe"]
+    events: list[Event] = []
+    with LocalPool(3) as pool:
+        result = execute(
+            pool,
+            recipe,
+            make_entry("all-reduce", recipe),
+            folder=Folder(tmp_path, "run"),
+            on_event=events.append,
+            restarts=2,
+        )
+    assert result is not None
+    assert result.replicas_equal
+    [restart] = [event["text"] for event in events if event["kind"] == "warning"]
+    assert restart.startswith("worker 1 died: its process was ended by signal 9 (SIGKILL); last known: step 7, in ")
+    assert restart.endswith("restart 1 of 2, from step 0")
+    assert read(tmp_path / "run").status == "done"
+    steps = [line for line in (tmp_path / "run/workers/1.jsonl").read_text().splitlines() if '"kind":"step"' in line]
+    assert len(steps) == 12  # of the second attempt only
+
+
+def test_restarts_need_one_process_that_starts_all_workers() -> None:
+    code, _, err = run_command("run", "--restarts", "1", "--nnodes", "2")
+    assert code == 2
+    assert "--restarts needs one process that starts all workers; leave out --nnodes" in err

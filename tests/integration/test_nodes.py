@@ -28,7 +28,8 @@ from paceline.launch.emulated import Emulated
 from paceline.launch.pool import ProcessPool
 from paceline.launch.registry import choose_launcher
 from paceline.recipe import ClusterConfig, Recipe
-from paceline.study.entries import settle_comm
+from paceline.study.entries import make_entry, settle_comm
+from paceline.study.run import training_task
 
 TWO = ClusterConfig(nodes=2)
 OWN_NETWORK = os.readlink("/proc/self/ns/net") if os.path.exists("/proc/self/ns/net") else ""
@@ -228,3 +229,26 @@ def test_a_cluster_that_cannot_be_is_said_before_anything_starts() -> None:
     with pytest.raises(UsageError, match="nodes"):
         launcher.run(Task(jobs.rank_of, num_workers=2), ignore_event)
     assert child_processes() == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("num_nodes", "strategy"), [(2, "all-reduce"), (3, "ring")])
+def test_a_node_whose_link_is_cut_is_named(num_nodes: int, strategy: str) -> None:
+    need(nodes=num_nodes)
+    changes = {"workers": num_nodes, "train.batch_size": 24, "train.epochs": 200, "timeout_s": 5.0}
+    recipe = Recipe().replace({**changes, "cluster.nodes": num_nodes})
+    entry = make_entry(strategy, recipe)
+    is_cut: list[bool] = []
+
+    with Emulated(LaunchRequest(cluster=recipe.cluster)).open(num_nodes) as launcher:
+
+        def cut(event: dict[str, Any]) -> None:
+            if event["kind"] == "progress" and event["step"] > 5 and not is_cut:
+                cluster = launcher._host._cluster
+                command = ["ip", "link", "set", cluster.layout.interface(1), "down"]
+                subprocess.run(cluster.command(1, command), check=True, timeout=30)
+                is_cut.append(True)
+
+        with pytest.raises(WorkerError, match="its node's network is interrupted since step ") as caught:
+            launcher.run(training_task(entry.recipe(recipe), entry, None, checkpoint=""), cut)
+    assert str(caught.value).startswith("worker 1 on emulated node 1 did not answer within 5 s: ")

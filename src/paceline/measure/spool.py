@@ -229,7 +229,7 @@ class Spool:
 def recover(folder: Path) -> None:
     """Add the rows of each spool file in `folder` to the worker's file as JSON lines, and delete the spool file.
 
-    A spool file remains in `folder` if its worker was killed. Spool files of workers that still run are left alone. Rows
+    A spool file remains in `folder` if its worker was killed. Those of workers that still run are left alone. Rows
     after a damaged one are lost; the last line says in any case that the file is not complete.
     """
     for spool in sorted(folder.glob(f"*{SUFFIX}")):

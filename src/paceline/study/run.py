@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import PacelineError, RunError
+from paceline.errors import PacelineError, RunError, WorkerError
 from paceline.interrupts import deferred
 from paceline.launch.base import Task, WorkerPool
 from paceline.measure.environment import environment
@@ -36,12 +37,19 @@ from paceline.train.job import serve_job, train_job
 
 
 def execute(
-    launcher: WorkerPool, recipe: Recipe, entry: Entry, *, folder: Folder | None, on_event: Callable[[Event], None]
+    launcher: WorkerPool,
+    recipe: Recipe,
+    entry: Entry,
+    *,
+    folder: Folder | None,
+    on_event: Callable[[Event], None],
+    restarts: int = 0,
 ) -> RunResult | None:
     """Train under one strategy, store the run in `folder` if one is passed, and return the result.
 
     The folder is locked until this function returns. Whatever ends the run, the folder keeps the measurements and has
-    the status. Return None in all processes but the main one, which alone receives the workers' reports.
+    the status. After the failure of a worker, training starts again with new workers, up to `restarts` times. Return
+    None in all processes but the main one, which alone receives the workers' reports.
     """
     recipe = entry.recipe(recipe)
     facts = environment()  # read before the run adds load to the machine
@@ -58,7 +66,7 @@ def execute(
                 checkpoint = str((folder.make_subfolder("checkpoints") / "final.safetensors").resolve())
             path = folder.path if folder is not None else None
             task = training_task(recipe, entry, path, checkpoint=checkpoint)
-            answers = launcher.run(task, on_event)
+            answers = _run_task(launcher, task, path, on_event, restarts)
             if not launcher.is_main:
                 return None
             total_s = time.perf_counter() - started
@@ -74,6 +82,25 @@ def execute(
                 with deferred():
                     _store_unfinished(folder, changed(record, label=entry.label), error)
             raise
+
+
+def _run_task(
+    launcher: WorkerPool, task: Task, folder: Path | None, on_event: Callable[[Event], None], restarts: int
+) -> list[Any]:
+    """Run a task, and run it again after the failure of a worker, up to `restarts` times."""
+    for number in range(1, restarts + 1):
+        try:
+            return launcher.run(task, on_event)
+        except WorkerError as error:
+            on_event({"kind": "warning", "text": f"{error}; restart {number} of {restarts}, from step 0"})
+        if folder is not None:  # remove the measurements of the failed attempt
+            for file in folder.glob("workers/*"):
+                file.unlink()
+        # A fault that was injected on purpose happens once.
+        recipe = task.arguments["recipe"]
+        changes = {"measure.inject": [text for text in recipe.measure.inject if text.startswith("slow:")]}
+        task = replace(task, arguments={**task.arguments, "recipe": recipe.replace(changes)})
+    return launcher.run(task, on_event)
 
 
 def training_task(recipe: Recipe, entry: Entry, folder: Path | None, **arguments: Any) -> Task:
