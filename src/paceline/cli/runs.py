@@ -36,7 +36,7 @@ Strategy = Annotated[
     str, typer.Option("--strategy", help="Only runs with this strategy: its name, or its label with options.")
 ]
 Status = Annotated[
-    str, typer.Option("--status", help="Only runs with this status: done, failed, interrupted or unreadable.")
+    str, typer.Option("--status", help="Only runs with this status: done, failed, interrupted, diverged or unreadable.")
 ]
 Kind = Annotated[str, typer.Option("--kind", help="Only this kind: run or study.")]
 Since = Annotated[

@@ -10,7 +10,7 @@ from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, cast
 
 from paceline.comm.torch import make_store
-from paceline.errors import WorkerError
+from paceline.errors import DivergedError, RunError, WorkerError
 from paceline.launch.base import Task, WorkerPool
 from paceline.launch.file_transfer import FileReceiver
 from paceline.launch.messages import (
@@ -38,7 +38,7 @@ GRACE_S = 1.5  # wait after a communication error, for a message from the proces
 @dataclass(frozen=True)
 class _Failure:
     rank: int
-    kind: str  # died, raised, comm
+    kind: str  # died, raised, comm, diverged
     message: str
     traceback: str = ""
 
@@ -236,7 +236,7 @@ def _reason(reply: Reply | _Failure) -> str:
     return reply.message if isinstance(reply, Failed | _Failure) else "it sent an unexpected message"
 
 
-def _verdict(task: Task, failures: list[_Failure], unanswered: list[int]) -> WorkerError:
+def _verdict(task: Task, failures: list[_Failure], unanswered: list[int]) -> RunError:
     """Return the error to report to the user after one or more processes failed.
 
     The error names a process that died or, if none died, a process that raised an exception. If no process did either,
@@ -246,6 +246,8 @@ def _verdict(task: Task, failures: list[_Failure], unanswered: list[int]) -> Wor
     culprits = sorted((f for f in failures if f.kind != "comm"), key=lambda f: f.kind != "died")
     if culprits:
         first = culprits[0]
+        if first.kind == "diverged":
+            return DivergedError(first.message)
         return WorkerError(first.rank, first.message, first.traceback, who=task.name_of(first.rank))
     if unanswered:
         waiting = ", ".join(str(failure.rank) for failure in failures)

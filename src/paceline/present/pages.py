@@ -17,7 +17,18 @@ from paceline.plugins import Registry
 from paceline.present.page_parts import Page, PageSection, Presenter
 from paceline.present.rows import ShownRow, named_rows
 from paceline.recipe import Recipe, recipe_keys
-from paceline.results import SCHEMA, Environment, Row, RunRecord, RunResult, StudyResult, changed
+from paceline.results import (
+    DIVERGED,
+    FAILED,
+    INTERRUPTED,
+    SCHEMA,
+    Environment,
+    Row,
+    RunRecord,
+    RunResult,
+    StudyResult,
+    changed,
+)
 from paceline.runs import Stored, list_runs, read
 from paceline.study.run_results import combine, compare_rows
 from paceline.worker_files import worker_files, worker_lines
@@ -170,10 +181,12 @@ def requested_repeats(source: Stored) -> int:
 
 
 def ending_words(source: Stored) -> str:
-    """Describe how an incomplete run or study ended: "was interrupted" or "failed: REASON"."""
+    """Describe how an incomplete run or study ended: "was interrupted", "failed: REASON" or "diverged: REASON"."""
     lines = source.error.splitlines()
     reason = f": {lines[0].rstrip('.')}" if lines else ""
-    return "was interrupted" if source.status == "interrupted" else f"failed{reason}"
+    if source.status == INTERRUPTED:
+        return "was interrupted"
+    return f"{DIVERGED if source.status == DIVERGED else FAILED}{reason}"
 
 
 def _stored(path: Path, *, is_alone: bool) -> list[Stored]:

@@ -41,6 +41,7 @@ from paceline.results.run import (
     WorkerSplit,
 )
 from paceline.results.study import (
+    DIVERGED,
     DONE,
     FAILED,
     INTERRUPTED,
@@ -55,6 +56,7 @@ from paceline.results.study import (
 from paceline.results.value import Interval, Json, Point, Value, changed, to_json
 
 __all__ = [
+    "DIVERGED",
     "DONE",
     "FAILED",
     "INTERRUPTED",

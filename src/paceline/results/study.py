@@ -8,7 +8,7 @@ from paceline.results.run import Gain, Row, RunResult
 from paceline.results.value import Interval, Json, Point, Scalar, Value, empty_list, null
 
 SCHEMA = 1
-DONE, FAILED, INTERRUPTED = "done", "failed", "interrupted"
+DONE, FAILED, INTERRUPTED, DIVERGED = "done", "failed", "interrupted", "diverged"
 
 
 class Environment(Value, frozen=True, kw_only=True):
@@ -28,7 +28,10 @@ class Environment(Value, frozen=True, kw_only=True):
 
 
 class RunRecord(Value, frozen=True, kw_only=True):
-    """Contents of the stored file of one run. A failed or interrupted run has no result."""
+    """Contents of the stored file of one run.
+
+    A failed or interrupted run has no result. A diverged run has one if all workers stopped after the same step.
+    """
 
     schema: int
     kind: str
@@ -89,6 +92,8 @@ study_types: dict[str, type[StudyResult]] = {}
 
 class CompareResult(StudyResult, frozen=True, kw_only=True):
     study_name: ClassVar[str] = "compare"
+
+    failed: list[Failure] | None = None  # strategies whose training diverged
 
 
 class ScalingLimit(Value, frozen=True, kw_only=True):

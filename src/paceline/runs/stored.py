@@ -18,6 +18,7 @@ from paceline.errors import UsageError, unknown
 from paceline.parsing import read_toml
 from paceline.recipe import Recipe
 from paceline.results import (
+    DIVERGED,
     DONE,
     FAILED,
     INTERRUPTED,
@@ -37,7 +38,7 @@ from paceline.results import (
 
 UNREADABLE = "unreadable"
 MOST_TOML_BYTES = 1 << 20  # a recipe is a few kilobytes
-STATUSES = (DONE, FAILED, INTERRUPTED, UNREADABLE)
+STATUSES = (DONE, FAILED, INTERRUPTED, DIVERGED, UNREADABLE)
 KINDS = ("run", "study")
 _LAST = re.compile(r"last(?:~(\d{1,9}))?")
 _AGE = re.compile(r"(\d{1,9})\s*([mhdw])")

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import WorkerError
+from paceline.errors import DivergedError, WorkerError
 from paceline.launch.base import Task, WorkerPool
 from paceline.measure.environment import environment
 from paceline.measure.spool import recover
 from paceline.recipe import Recipe
 from paceline.results import (
+    DIVERGED,
     DONE,
     FAILED,
     INTERRUPTED,
@@ -38,7 +39,8 @@ def execute(
 ) -> RunResult | None:
     """Train under one strategy, store the run in `folder` if one is passed, and return the result.
 
-    Return None in all processes but the main one, which alone receives the workers' reports.
+    Return None in all processes but the main one, which alone receives the workers' reports. If training stopped
+    because a loss or gradient was not finite, store the run and raise DivergedError.
     """
     recipe = entry.recipe(recipe)
     checkpoint = ""
@@ -62,6 +64,9 @@ def execute(
     workers = convert_reports(answers, WorkerReport)
     analysis = analyse_run(recipe, workers, folder.path if folder is not None else None)
     result = as_stored(run_result(recipe, entry, workers, total_s, analysis))
+    diverged = next((worker.diverged for worker in workers if worker.diverged), "")
+    if diverged:
+        record = changed(record, status=DIVERGED, error=diverged, label=entry.label)
     if folder is not None:
         try:
             write_run(folder, recipe, facts, changed(record, result=result), workers)
@@ -69,7 +74,16 @@ def execute(
         except BaseException:
             folder.discard()
             raise
+    if diverged:
+        raise _diverged_error(diverged, folder)
     return result
+
+
+def _diverged_error(reason: str, folder: Folder | None) -> DivergedError:
+    error = DivergedError(reason, is_orderly=True)
+    if folder is not None:
+        error.add_note(f"the run is stored as {DIVERGED}: {folder.path}")
+    return error
 
 
 def training_task(recipe: Recipe, entry: Entry, folder: Folder | None, **arguments: Any) -> Task:
@@ -92,9 +106,11 @@ def training_task(recipe: Recipe, entry: Entry, folder: Folder | None, **argumen
 
 
 def _store_unfinished(folder: Folder, recipe: Recipe, record: RunRecord, error: BaseException) -> None:
-    """Store a run after an interrupt or the failure of a worker. After other errors, delete the run's folder."""
+    """Store a run that was interrupted, diverged or lost a worker. After other errors, delete the run's folder."""
     if isinstance(error, KeyboardInterrupt):
         record = changed(record, status=INTERRUPTED)
+    elif isinstance(error, DivergedError):
+        record = changed(record, status=DIVERGED, error=str(error))
     elif isinstance(error, WorkerError):
         record = changed(record, status=FAILED, error=str(error))
     else:

@@ -15,6 +15,7 @@ from torch import nn
 from paceline.comm import Counter
 from paceline.comm.traffic_counts import by_medium, bytes_by_link, medium_of
 from paceline.data import load_data
+from paceline.errors import DivergedError
 from paceline.models import build_model
 from paceline.recipe import DataConfig, OptimizerConfig, Recipe
 from paceline.results.run import Link
@@ -24,6 +25,7 @@ from paceline.strategies import Servers, Strategy, StrategySpec, Worker
 from paceline.strategies.base import predict_traffic
 from paceline.strategies.capabilities import as_asynchronous, metrics_of
 from paceline.train.context import Context
+from paceline.train.finite import SKIP
 from paceline.train.optimizers import build_optimizer
 from paceline.train.recording import recording
 from paceline.train.replicas import mean_state, own_state, parameter_digest, replica_drift, save_weights
@@ -107,7 +109,14 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> WorkerReport:
             metadata = {"model": recipe.model.name, "strategy": strategy, "epoch": str(epoch + 1)}
             save_weights(state, Path(checkpoint).with_name(f"epoch-{epoch + 1}.safetensors"), metadata)
 
-    history = trainer.run(on_epoch=save_epoch)
+    try:
+        history = trainer.run(on_epoch=save_epoch)
+    except DivergedError:
+        if checkpoint and Path(checkpoint).parent.is_dir():  # a worker on another host may not have the folder
+            metadata = {"model": recipe.model.name, "strategy": strategy, "rank": str(comm.rank)}
+            file = Path(checkpoint).with_name(f"rank-{comm.rank}.safetensors")
+            save_weights(own_state(trainer.model), file, metadata)
+        raise
     wire = comm.wire()
     counted = by_medium(comm, comm.counter)
     predicted = predict_traffic(
@@ -123,6 +132,11 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> WorkerReport:
     drift = replica_drift(trainer.model, comm)
     before_finish = trainer.evaluate() if drift > ROUNDING else None
     trainer.strategy.finish()
+    skipped = trainer.finite.skipped_steps if trainer.finite.mode == SKIP else None
+    if skipped and (comm.rank == 0 or not trainer.finite.is_shared):
+        who = "the update" if trainer.finite.is_shared else f"the update of worker {comm.rank}"
+        text = f"{who} was skipped in {len(skipped)} of {len(history.loss)} steps, because gradients were not finite"
+        context.emit({"kind": "warning", "text": text})
     if comm.rank == 0 and any(not torch.isfinite(parameter).all() for parameter in trainer.model.parameters()):
         context.emit({"kind": "warning", "text": "the loss diverged: parameters are not finite; try a smaller --lr"})
     evaluation_started = time.perf_counter()
@@ -132,7 +146,7 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> WorkerReport:
     if comm.rank == 0 and checkpoint:
         save_weights(state, Path(checkpoint), {"model": recipe.model.name, "strategy": strategy})
     last_epoch = (len(history.loss) - 1) // trainer.plan.steps_per_epoch * trainer.plan.steps_per_epoch
-    train = history.since(last_epoch)
+    train = history.since(last_epoch, without=frozenset(trainer.finite.skipped_steps))
     return WorkerReport(
         rank=context.rank,
         steps_per_epoch=trainer.plan.steps_per_epoch,
@@ -156,6 +170,8 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> WorkerReport:
         strategy_metrics=metrics_of(trainer.strategy),
         parameter_digest=parameter_digest(trainer.model),
         num_parameters=sum(parameter.numel() for parameter in trainer.model.parameters()),
+        skipped_steps=skipped,
+        diverged=trainer.finite.reason or None,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -30,9 +30,10 @@ from paceline.strategies.capabilities import (
 from paceline.train.batchnorm import GlobalBatch, batchnorm_layers, prepare_batchnorm, synchronise_statistics
 from paceline.train.context import Context
 from paceline.train.evaluate import Score, TargetAccuracy, evaluate
+from paceline.train.finite import CONTINUE, FiniteCheck
 from paceline.train.optimizers import build_optimizer, learning_rate
 from paceline.train.replicas import make_equal
-from paceline.train.step import Arithmetic, Outcome, build_objective, forward_backward
+from paceline.train.step import Arithmetic, Outcome, build_objective, forward_backward, gradients_of_batch
 
 
 @dataclass
@@ -58,15 +59,15 @@ class History:
         self.num_answers.append(outcome.num_answers)
         self.num_samples.append(outcome.num_samples)
 
-    def since(self, first_step: int) -> Score:
+    def since(self, first_step: int, *, without: Collection[int] = ()) -> Score:
         """Return mean training loss and accuracy of this worker's samples, from step `first_step` on.
 
-        Without samples the loss is NaN. Without predictions the accuracy is None.
+        Steps in `without` are left out. Without samples the loss is NaN. Without predictions the accuracy is None.
         """
-        samples, answers = sum(self.num_samples[first_step:]), sum(self.num_answers[first_step:])
-        pairs = zip(self.loss[first_step:], self.num_samples[first_step:], strict=True)
-        loss = sum(loss * count for loss, count in pairs) / samples if samples else float("nan")
-        return Score(loss, sum(self.num_right[first_step:]) / answers if answers else None)
+        steps = [step for step in range(first_step, len(self.loss)) if step not in without]
+        samples, answers = (sum(counts[step] for step in steps) for counts in (self.num_samples, self.num_answers))
+        loss = sum(self.loss[step] * self.num_samples[step] for step in steps) / samples if samples else float("nan")
+        return Score(loss, sum(self.num_right[step] for step in steps) / answers if answers else None)
 
 
 class Trainer:
@@ -108,6 +109,7 @@ class Trainer:
         self._is_last_micro_batch = True
         self._hooks = [p.register_post_accumulate_grad_hook(self._on_gradient) for p in hooked_parameters_of(strategy)]
         self.history = History()
+        self.finite = FiniteCheck(train.on_nonfinite, strategy, context)
         self.target = TargetAccuracy(recipe.measure.target_accuracy, strategy, comm)
         self.observe(observers)
 
@@ -123,7 +125,7 @@ class Trainer:
     def run(
         self, on_step: Callable[[int], None] | None = None, on_epoch: Callable[[int], None] | None = None
     ) -> History:
-        """Train for all steps, or until the target accuracy is reached, and return the measurements.
+        """Train for all steps, or until the target accuracy is reached or training diverges; return the measurements.
 
         `on_step` is called after every step, `on_epoch` after every epoch. The training time includes `on_step`, but
         neither `on_epoch` nor evaluations. Gradient hooks are removed at the end, so a trainer can run only once.
@@ -137,6 +139,8 @@ class Trainer:
             self._step(step, epoch, index)
             if on_step is not None:
                 on_step(step)
+            if self.finite.is_stopped:
+                break
             before = time.perf_counter()
             if self._is_evaluated_after(step):
                 self._evaluate_during_training(step, epoch, before - started - untimed_s)
@@ -205,6 +209,7 @@ class Trainer:
         data_done = time.perf_counter()
         self._set_learning_rate(step)
         zero_grad(strategy)
+        self.finite.step_begins()
         self.global_batch.has_samples = has_samples
         scale = loss_scale_of(strategy) if has_samples else 0.0
         self.global_batch.gradient_share = worker.weight / scale if scale else 0.0
@@ -221,6 +226,7 @@ class Trainer:
             micro_batch_size=self.recipe.train.micro_batch_size,
             least_pieces=micro_batches_of(strategy),
             before_last=self._no_sync,
+            spreads_nonfinite=self.finite.mode != CONTINUE,
             observers=observers,
         )
         for buffer, value in zip(self._running_statistics() if saved else [], saved, strict=True):
@@ -231,7 +237,19 @@ class Trainer:
         strategy.after_backward()
         observers.end_phase(COMMUNICATION, begin)
         begin = observers.begin_phase("optimizer")
-        strategy.step()
+        self.finite.take_step(
+            step,
+            loss=outcome.loss,
+            has_samples=has_samples,
+            recompute=lambda: gradients_of_batch(
+                self.model,
+                inputs,
+                target,
+                objective=self.objective,
+                arithmetic=self.arithmetic,
+                micro_batch_size=self.recipe.train.micro_batch_size,
+            ),
+        )
         observers.end_phase("optimizer", begin)
         begin = observers.begin_phase(COMMUNICATION)
         strategy.after_step()
