@@ -5,6 +5,7 @@ A server is a process that only holds parameters (parameter server). A launcher'
 
 from __future__ import annotations
 
+import hashlib
 import time
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from paceline.comm import Counter
+from paceline.comm import Comm, Counter
 from paceline.comm.traffic_counts import by_medium, bytes_by_link, medium_of
-from paceline.data import load_data
-from paceline.errors import DivergedError
+from paceline.data import Data, load_data
+from paceline.data.bad_samples import SKIP as SKIP_SAMPLES
+from paceline.errors import DivergedError, RunError
 from paceline.models import build_model
 from paceline.recipe import DataConfig, OptimizerConfig, Recipe
 from paceline.results.run import Link
@@ -52,8 +54,25 @@ def make_trainer(context: Context, recipe: Recipe, strategy: str) -> Trainer:
     """Return the trainer of a worker, with data loaded, model built and strategy set up."""
     torch.manual_seed(recipe.seed)
     data = load_data(recipe.data, seed=recipe.seed)
+    _check_same_samples(data, recipe, context.comm)
     model = build_model(recipe.model.name, data)
     return Trainer(recipe, StrategySpec.parse(strategy, recipe.codec).build(), data, context, model)
+
+
+def _check_same_samples(data: Data, recipe: Recipe, comm: Comm) -> None:
+    """Raise RunError if workers leave out different samples, for example because an image exists on one host only."""
+    if recipe.data.on_bad_sample != SKIP_SAMPLES or comm.world_size == 1:
+        return
+    names = sorted((bad.split, bad.name) for bad in data.skipped)
+    digest = hashlib.sha256(repr((len(data.train), len(data.test), names)).encode()).digest()
+    with comm.uncounted():
+        digests = comm.all_gather(torch.frombuffer(bytearray(digest), dtype=torch.uint8))
+    for rank, other in enumerate(digests):
+        if not torch.equal(other, digests[0]):
+            raise RunError(
+                f"worker {rank} cannot read the same samples as worker 0, so that they would train on different data; "
+                f"compare `paceline data check {recipe.data.name}` on their hosts"
+            )
 
 
 def serve_job(context: Context, recipe: Recipe, strategy: str, **_: Any) -> None:
@@ -171,6 +190,7 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> WorkerReport:
         parameter_digest=parameter_digest(trainer.model),
         num_parameters=sum(parameter.numel() for parameter in trainer.model.parameters()),
         skipped_steps=skipped,
+        skipped_samples=len(trainer.data.skipped) if recipe.data.on_bad_sample == SKIP_SAMPLES else None,
         diverged=trainer.finite.reason or None,
     )
 

@@ -12,7 +12,7 @@ from paceline.errors import UsageError
 from paceline.present import comparison_findings, conditions
 from paceline.present.columns import comparison_table, worker_table
 from paceline.present.comparison_page import comparison_page, frame
-from paceline.present.numbers import milliseconds, number, percentage, seconds, share, significant, whole
+from paceline.present.numbers import counted, milliseconds, number, percentage, seconds, share, significant, whole
 from paceline.present.page_parts import Column, Fact, Facts, Finding, Page, Presenter, Table, Visibility
 from paceline.present.pages import PageContent
 from paceline.results import RunResult
@@ -70,6 +70,10 @@ def run_facts(run: RunResult) -> list[Fact]:
         ("last epoch", f"loss {number(final.train_loss)}, accuracy {percentage(final.train_accuracy)}"),
         ("test set", f"loss {number(final.test_loss)}, accuracy {percentage(final.test_accuracy)}"),
     ]
+    if run.skipped_steps:
+        facts.append(("skipped", f"{run.skipped_steps} of {counted(run.steps, 'step')}: gradients were not finite"))
+    if run.skipped_samples:
+        facts.append(("left out", f"{counted(run.skipped_samples, 'sample')} that cannot be read"))
     if run.servers:
         facts.append(("servers", f"{run.servers}, in addition to the workers"))
     staleness = run.staleness_updates
