@@ -3,7 +3,9 @@
 PacelineError
 ├── UsageError      the request was wrong; nothing was started   (exit code 2; also a ValueError)
 └── RunError        something failed while running               (exit code 1)
-    └── WorkerError a worker or parameter server died or raised an exception; has its rank and traceback
+    ├── BadSampleError a sample of a data set cannot be read; has its name and the reason
+    ├── DivergedError  training stopped, because a loss or gradient was not finite
+    └── WorkerError    a worker or parameter server died or raised an exception; has its rank and traceback
 """
 
 from __future__ import annotations
@@ -22,6 +24,29 @@ class UsageError(PacelineError, ValueError):
 
 class RunError(PacelineError):
     """Raised if something fails after work has started."""
+
+
+class BadSampleError(RunError):
+    """Raised if a sample of a data set cannot be read: an image that cannot be decoded, an error in a user's data set.
+
+    `sample` names it: the path of a file, or `sample INDEX`.
+    """
+
+    def __init__(self, message: str, *, sample: str, reason: str) -> None:
+        super().__init__(message)
+        self.sample = sample
+        self.reason = reason
+
+
+class DivergedError(RunError):
+    """Raised if training stops because a loss or gradient is NaN or infinite (`--on-nonfinite stop`).
+
+    `is_orderly`: all workers stopped after the same step, and their processes can run another task.
+    """
+
+    def __init__(self, message: str, *, is_orderly: bool = False) -> None:
+        super().__init__(message)
+        self.is_orderly = is_orderly
 
 
 class WorkerError(RunError):

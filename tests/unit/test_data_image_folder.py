@@ -12,7 +12,7 @@ from PIL import Image
 from paceline.data import Data, load_data
 from paceline.data.image_folder import centre_crop, random_crop
 from paceline.data.sharding import epoch_generator
-from paceline.errors import UsageError
+from paceline.errors import BadSampleError, UsageError
 from paceline.recipe import DataConfig
 
 
@@ -126,14 +126,14 @@ def test_a_test_folder_serves_where_there_is_no_val(root: Path) -> None:
 
 def test_a_file_that_is_no_image_is_named(root: Path) -> None:
     (root / "train" / "ant" / "4.png").write_bytes(b"not an image")
-    with pytest.raises(UsageError, match=r"image .*train/ant/4\.png cannot be decoded .*; repair or remove it"):
+    with pytest.raises(BadSampleError, match=r"image .*/4\.png cannot be decoded \(no known image format\); repair or"):
         load(root).train.batch(torch.arange(8), 0)
 
 
 def test_a_truncated_image_is_named(root: Path) -> None:
     path = root / "val" / "ant" / "1.png"
     path.write_bytes(path.read_bytes()[:400])
-    with pytest.raises(UsageError, match=r"image .*val/ant/1\.png cannot be decoded"):
+    with pytest.raises(BadSampleError, match=r"image .*val/ant/1\.png cannot be decoded"):
         load(root).test.batch(torch.arange(3), 0)
 
 

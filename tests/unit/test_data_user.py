@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from paceline.data import Data, load_data
-from paceline.errors import UsageError
+from paceline.errors import BadSampleError, UsageError
 from paceline.recipe import DataConfig
 
 
@@ -193,5 +193,5 @@ def test_trouble_inside_a_batch_names_the_data(load) -> None:  # type: ignore[no
     )
     with pytest.raises(UsageError, match=r"samples of data .* cannot be collated into a batch .* same shapes"):
         ragged.train.batch(torch.tensor([0, 1]), 0)
-    with pytest.raises(UsageError, match=r"raised ZeroDivisionError at sample 4"):
+    with pytest.raises(BadSampleError, match=r"raised ZeroDivisionError at sample 4: .*; repair or remove it"):
         load(SQUARES.replace("index % 5", "1 // (4 - index)") + "\n    def make(): return Squares(9), Squares(4)")

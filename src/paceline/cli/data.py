@@ -1,20 +1,34 @@
-"""The command `data`: list data sets, and download published ones."""
+"""The command `data`: list data sets, download published ones, and find samples that cannot be read."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from paceline.cli.options import Json
 
 if TYPE_CHECKING:
+    from paceline.data.base import BadSample
     from paceline.recipe import DataConfig
 
 ORDER = 6
 
-data = typer.Typer(help="List data sets, or download one.", invoke_without_command=True)
+data = typer.Typer(
+    help="List data sets, download one, or find samples that cannot be read.", invoke_without_command=True
+)
 
 
 @data.callback()
@@ -40,6 +54,42 @@ def fetch(
     print(fetch_with_bar(name, data_dir, console_for("-")))
 
 
+@data.command()
+def check(
+    name: Annotated[str, typer.Argument(help="folder:PATH, or your own data: file.py:factory.", metavar="DATA")],
+    json_target: Json = "",
+) -> None:
+    """Read every sample, and list those that cannot be read. The exit code is 1 if there are any."""
+    from paceline.cli.output import check_json_target, console_for, write_json
+    from paceline.present.page_parts import plain_table
+    from paceline.present.terminal import say, show_tables
+    from paceline.results import SCHEMA
+    from paceline.results.commands import BadSampleEntry, DataCheck
+
+    check_json_target(json_target)
+    console = console_for(json_target)
+    samples, bad = _check_with_bar(name, console)
+    if bad:
+        rows = [(one.split, one.name, one.reason) for one in bad]
+        show_tables(console, [plain_table(("split", "sample", "reason"), rows)])
+    say(console, f"{len(bad):,} of {sum(samples.values()):,} samples cannot be read.")
+    entries = [BadSampleEntry(split=one.split, sample=one.name, reason=one.reason) for one in bad]
+    write_json(DataCheck(schema=SCHEMA, data=name, samples=samples, bad=entries), json_target)
+    if bad:
+        raise typer.Exit(1)
+
+
+def _check_with_bar(name: str, console: Console) -> tuple[dict[str, int], Sequence[BadSample]]:
+    """Read all samples with a progress bar. Return their numbers by split, and the samples that cannot be read."""
+    from paceline.data.checks import check_data
+    from paceline.recipe import DataConfig
+
+    columns = (TextColumn("checking"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("", total=None)
+        return check_data(DataConfig(name=name), lambda done, total: progress.update(bar, completed=done, total=total))
+
+
 def register(app: typer.Typer) -> None:
     app.add_typer(data, name="data")
 
@@ -57,8 +107,13 @@ def fetch_with_bar(name: str, directory: str, console: Console) -> Path:
 
 
 def fetch_if_needed(config: DataConfig, console: Console) -> None:
-    """If a recipe uses a published data set (MNIST or CIFAR-10) and allows downloads, download the missing files."""
+    """If a recipe uses a published data set (MNIST or CIFAR-10) and allows downloads, download the missing files.
+
+    If it leaves out bad images of a folder, check the images now: the workers use the stored result.
+    """
     from paceline.data.published import PUBLISHED
 
     if config.name in PUBLISHED and config.download:
         fetch_with_bar(config.name, config.dir, console)
+    if config.name.startswith("folder:") and config.on_bad_sample == "skip" and config.train_samples is None:
+        _check_with_bar(config.name, console)

@@ -106,10 +106,11 @@ def show_run(console: Console, result: RunResult, folder: Path) -> None:
 
 def model_and_data(recipe: Recipe, facts: ModelFacts) -> str:
     """Return a description of recipe, model and data, for the line that is printed before a run or study starts."""
-    return (
-        f"{recipe.name}: {recipe.model.name} ({facts.num_parameters:,} parameters) on {recipe.data.name} "
-        f"({facts.num_train_samples:,} samples)"
-    )
+    samples = f"{facts.num_train_samples:,} samples"
+    if facts.skipped:
+        first = facts.skipped[0]
+        samples += f"; {counted(len(facts.skipped), 'bad sample')} left out, such as {first.name}: {first.reason}"
+    return f"{recipe.name}: {recipe.model.name} ({facts.num_parameters:,} parameters) on {recipe.data.name} ({samples})"
 
 
 def length_of(recipe: Recipe, facts: ModelFacts) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from paceline.data.base import Batch, Data, Dataset, FirstSamples
+import torch
+
+from paceline.data.base import Batch, Data, Dataset, Selected
 from paceline.data.cifar10 import load_cifar10
 from paceline.data.image_folder import load_folder
 from paceline.data.mnist import load_mnist, load_mnist_mini
@@ -16,7 +18,16 @@ from paceline.errors import UsageError, unknown
 from paceline.plugins import is_reference, refuse_file_alone
 from paceline.recipe import DataConfig
 
-__all__ = ["load_data", "data_sources", "Dataset", "Data", "Batch", "ShardPlan", "epoch_generator", "make_plan"]
+__all__ = [
+    "Batch",
+    "Data",
+    "Dataset",
+    "ShardPlan",
+    "data_sources",
+    "epoch_generator",
+    "load_data",
+    "make_plan",
+]
 
 
 @dataclass(frozen=True)
@@ -49,15 +60,17 @@ def data_sources() -> dict[str, str]:
 def load_data(config: DataConfig, *, seed: int) -> Data:
     """Load the data that a recipe names.
 
+    If `config.on_bad_sample` is `skip`, samples that cannot be read are left out, and listed in `Data.skipped`.
     `config.train_samples` and `config.test_samples` limit the two sets to their first samples; None means all samples.
     The same config and seed give the same samples in every process.
     """
     data = _source(config.name).load(config, seed)
     return Data(
-        train=_first(data.train, config.train_samples, config.name, "train"),
-        test=_first(data.test, config.test_samples, config.name, "test"),
+        train=_first(data, config.train_samples, config.name, "train"),
+        test=_first(data, config.test_samples, config.name, "test"),
         shape=data.shape,
         num_classes=data.num_classes,
+        skipped=data.skipped,
     )
 
 
@@ -71,12 +84,18 @@ def _source(name: str) -> _Source:
     raise unknown("data", name, data_sources())
 
 
-def _first(dataset: Dataset, num_samples: int | None, name: str, split: str) -> Dataset:
-    if num_samples is None or num_samples == len(dataset):
-        return dataset
-    if num_samples > len(dataset):
+def _first(data: Data, num_samples: int | None, name: str, split: str) -> Dataset:
+    """Return the first samples of the training or test set.
+
+    Loaders that leave out bad samples have looked for them among the first `num_samples` only.
+    """
+    dataset = data.train if split == "train" else data.test
+    num_skipped = sum(bad.split == split for bad in data.skipped)
+    total = len(dataset) + num_skipped
+    if num_samples is not None and num_samples > total:
         raise UsageError(
-            f"data.{split}_samples is {num_samples}, but {name!r} has {len(dataset)} {split} samples; "
-            f"ask for at most {len(dataset)}"
+            f"data.{split}_samples is {num_samples}, but {name!r} has {total} {split} samples; ask for at most {total}"
         )
-    return FirstSamples(dataset, num_samples)
+    if num_skipped or num_samples in (None, total):
+        return dataset
+    return Selected(dataset, torch.arange(num_samples))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,14 @@ from paceline.errors import UsageError
 
 Tree = Any  # a tensor, or nested dicts, lists and tuples of tensors; leaves that are not tensors stay unchanged
 Batch = tuple[Tree, Tree]  # (input, target); the first dimension of every tensor counts samples
+
+
+class BadSample(NamedTuple):
+    """A sample that cannot be read."""
+
+    split: str  # train or test
+    name: str  # path of a file, or `sample INDEX`
+    reason: str
 
 
 class Dataset(ABC):
@@ -43,6 +51,7 @@ class Data:
     test: Dataset
     shape: tuple[int, ...] = ()  # of one input, such as (channels, height, width); () if it is not a single tensor
     num_classes: int = 0  # 0 if the target is not a class
+    skipped: tuple[BadSample, ...] = ()  # samples that cannot be read and were left out
 
 
 class NoSamples(Dataset):
@@ -85,23 +94,23 @@ class Tensors(Dataset):
         return targets if is_class else None
 
 
-class FirstSamples(Dataset):
-    """The first `num_samples` samples of another data set."""
+class Selected(Dataset):
+    """Some samples of another data set, `whole`: those at `indices` (int64)."""
 
-    def __init__(self, dataset: Dataset, num_samples: int) -> None:
-        assert 0 < num_samples <= len(dataset)
-        self._dataset = dataset
-        self._num_samples = num_samples
+    def __init__(self, whole: Dataset, indices: Tensor) -> None:
+        assert len(indices) > 0
+        self.whole = whole
+        self._indices = indices
 
     def __len__(self) -> int:
-        return self._num_samples
+        return len(self._indices)
 
     def batch(self, indices: Tensor, epoch: int) -> Batch:
-        return self._dataset.batch(indices, epoch)
+        return self.whole.batch(self._indices[indices], epoch)
 
     def labels(self) -> Tensor | None:
-        labels = self._dataset.labels()
-        return None if labels is None else labels[: self._num_samples]
+        labels = self.whole.labels()
+        return None if labels is None else labels[self._indices]
 
 
 def first_tensor(tree: Tree) -> Tensor:

@@ -6,7 +6,9 @@ import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +16,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from paceline.data.base import Batch, Data, Dataset
+from paceline.data.bad_samples import HINT, SKIP, OnProgress, check_some_are_left, hint_for, ignore_progress
+from paceline.data.base import BadSample, Batch, Data, Dataset
+from paceline.data.image_files import bombs_refused, decode, find_bad_images
 from paceline.data.in_memory import AUGMENT_SEED_OFFSET, Normalization, float_images
 from paceline.data.sharding import epoch_generator
 from paceline.errors import UsageError
@@ -32,8 +36,17 @@ NUM_THREADS = 4  # decoding threads of each worker: Pillow releases the interpre
 Crop = tuple[int, int, int, int]  # left, top, right, bottom
 
 
-def load_folder(config: DataConfig, seed: int) -> Data:
-    """Load the images PATH/train/CLASS/* and PATH/val/CLASS/* (or PATH/test/CLASS/*).
+@dataclass(frozen=True)
+class FolderSamples:
+    """The image files of a folder with their classes, by split (`train` and `test`)."""
+
+    root: Path
+    samples: dict[str, list[tuple[Path, int]]]
+    num_classes: int
+
+
+def list_folder(config: DataConfig) -> FolderSamples:
+    """List the images PATH/train/CLASS/* and PATH/val/CLASS/* (or PATH/test/CLASS/*), without opening them.
 
     Classes are numbered in the order of their names. Samples alternate between classes, so that the first N samples
     contain all classes evenly.
@@ -52,15 +65,48 @@ def load_folder(config: DataConfig, seed: int) -> Data:
             f"{test} has class {unknown_classes[0]!r}, which {train} does not have; use the same classes in both"
         )
     numbers = {name: number for number, name in enumerate(classes)}
-    size, normalization = config.image_size, NORMALIZATION if config.normalize else None
-    return Data(
-        train=ImageFolder(
-            _alternate(classes, numbers), size=size, normalization=normalization, augment=config.augment, seed=seed
-        ),
-        test=ImageFolder(_alternate(test_classes, numbers), size=size, normalization=normalization),
-        shape=(3, size, size),
-        num_classes=len(classes),
+    return FolderSamples(
+        root, {"train": _alternate(classes, numbers), "test": _alternate(test_classes, numbers)}, len(classes)
     )
+
+
+def load_folder(config: DataConfig, seed: int) -> Data:
+    """Load images of the folder that the config names."""
+    found = list_folder(config)
+    samples, skipped = found.samples, list[BadSample]()
+    if config.on_bad_sample == SKIP:
+        limits = {"train": config.train_samples, "test": config.test_samples}
+        samples = {split: pairs[: limits[split]] for split, pairs in samples.items()}
+        skipped = find_bad_samples(FolderSamples(found.root, samples, found.num_classes))
+        bad = {(one.split, one.name) for one in skipped}
+        for split, pairs in samples.items():
+            samples[split] = [(path, label) for path, label in pairs if (split, str(path)) not in bad]
+            check_some_are_left(len(samples[split]), [one for one in skipped if one.split == split])
+    size, normalization = config.image_size, NORMALIZATION if config.normalize else None
+    settings: dict[str, Any] = {
+        "size": size,
+        "normalization": normalization,
+        "hint": hint_for(config.on_bad_sample),
+    }
+    return Data(
+        train=ImageFolder(samples["train"], augment=config.augment, seed=seed, **settings),
+        test=ImageFolder(samples["test"], **settings),
+        shape=(3, size, size),
+        num_classes=found.num_classes,
+        skipped=tuple(skipped),
+    )
+
+
+def find_bad_samples(folder: FolderSamples, on_progress: OnProgress = ignore_progress) -> list[BadSample]:
+    """Return the images of a folder that cannot be decoded."""
+    paths = [path for pairs in folder.samples.values() for path, _ in pairs]
+    reasons = find_bad_images(folder.root, paths, on_progress)
+    return [
+        BadSample(split, str(path), reasons[path])
+        for split, pairs in folder.samples.items()
+        for path, _ in pairs
+        if path in reasons
+    ]
 
 
 class ImageFolder(Dataset):
@@ -74,6 +120,7 @@ class ImageFolder(Dataset):
         normalization: Normalization | None = None,
         augment: bool = False,
         seed: int = 0,
+        hint: str = HINT,
     ) -> None:
         self._paths = [path for path, _ in samples]
         self._labels = torch.tensor([label for _, label in samples], dtype=torch.int64)
@@ -81,13 +128,14 @@ class ImageFolder(Dataset):
         self._normalization = normalization
         self._augment = augment
         self._seed = seed
+        self._hint = hint  # what to do about an image that cannot be decoded
 
     def __len__(self) -> int:
         return len(self._paths)
 
     def batch(self, indices: Tensor, epoch: int) -> Batch:
         pixels = np.empty((len(indices), self._size, self._size, 3), np.uint8)
-        with ThreadPoolExecutor(NUM_THREADS) as threads:
+        with bombs_refused(), ThreadPoolExecutor(NUM_THREADS) as threads:
             decoded = threads.map(lambda index: self._pixels(index, epoch), indices.tolist())
             for place, image in enumerate(decoded):
                 pixels[place] = image
@@ -98,12 +146,7 @@ class ImageFolder(Dataset):
         return self._labels
 
     def _pixels(self, index: int, epoch: int) -> NDArray[np.uint8]:
-        path = self._paths[index]
-        try:
-            with Image.open(path) as file:
-                image = file.convert("RGB")
-        except Exception as error:  # decoders raise many types of exceptions for a broken file
-            raise UsageError(f"image {path} cannot be decoded ({error}); repair or remove it") from error
+        image = decode(self._paths[index], self._hint)
         if not self._augment:
             return np.asarray(centre_crop(image, self._size))
         # Every sample has its own seed. The multiplier exceeds every index, so that no two pairs (seed, index) collide.
@@ -160,13 +203,18 @@ def _images_by_class(split: Path) -> dict[str, list[Path]]:
     if not folders:
         raise UsageError(f"{split} has no class folders in it; put each class's images in a folder {split / 'CLASS'}")
     classes = {
-        folder.name: [path for path in _visible_entries(folder, Path.is_file) if path.suffix.lower() in SUFFIXES]
+        folder.name: [path for path in _visible_entries(folder, _is_file_or_link) if path.suffix.lower() in SUFFIXES]
         for folder in folders
     }
     for name, images in classes.items():
         if not images:
             raise UsageError(f"{split / name} has no images in it; expected files that end in {', '.join(SUFFIXES)}")
     return classes
+
+
+def _is_file_or_link(path: Path) -> bool:
+    """Return whether a path is a file, or a link to a file or to nothing, which `decode` reports."""
+    return path.is_file() or (path.is_symlink() and not path.exists())
 
 
 def _visible_entries(folder: Path, is_wanted: Callable[[Path], bool]) -> list[Path]:

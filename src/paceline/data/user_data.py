@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import Subset, default_collate
 
-from paceline.data.base import Batch, Data, Dataset, Tensors, slice_tree
+from paceline.data.bad_samples import HINT, SKIP, hint_for, without_bad_samples
+from paceline.data.base import BadSample, Batch, Data, Dataset, Selected, Tensors, slice_tree
 from paceline.data.sharding import epoch_generator
-from paceline.errors import UsageError
+from paceline.errors import BadSampleError, UsageError
 from paceline.plugins import accepted_arguments, call_factory, load_reference
 from paceline.recipe import DataConfig
 
@@ -38,11 +39,27 @@ def load_user(config: DataConfig, seed: int) -> Data:
     if isinstance(returned, Data):
         if not isinstance(returned.train, Dataset) or not isinstance(returned.test, Dataset):
             raise UsageError(f"data {name!r} returned a Data whose train or test is not a Dataset; {ACCEPTED}")
-        return returned
+        train, test, skipped = _readable(returned.train, returned.test, config)
+        return dataclasses.replace(returned, train=train, test=test, skipped=skipped)
     if not isinstance(returned, tuple | list) or len(returned) != 2:
         raise UsageError(f"data {name!r} returned {_describe(returned)}; {ACCEPTED}")
-    train, test = (_dataset(part, name, split, seed) for part, split in zip(returned, ("train", "test"), strict=True))
-    return Data(train, test, shape=_shape(train), num_classes=max(_num_classes(train), _num_classes(test)))
+    hint = hint_for(config.on_bad_sample)
+    train, test = (
+        _dataset(part, name, split, seed, hint) for part, split in zip(returned, ("train", "test"), strict=True)
+    )
+    train, test, skipped = _readable(train, test, config)
+    return Data(
+        train, test, shape=_shape(train), num_classes=max(_num_classes(train), _num_classes(test)), skipped=skipped
+    )
+
+
+def _readable(train: Dataset, test: Dataset, config: DataConfig) -> tuple[Dataset, Dataset, tuple[BadSample, ...]]:
+    """Return both data sets, without samples that cannot be read if the config leaves them out, and these samples."""
+    if config.on_bad_sample != SKIP:
+        return train, test, ()
+    train, bad_train = without_bad_samples(train, "train", config.train_samples)
+    test, bad_test = without_bad_samples(test, "test", config.test_samples)
+    return train, test, (*bad_train, *bad_test)
 
 
 def split_train_and_test(data: Any) -> Any:
@@ -72,9 +89,10 @@ class MapStyle(Dataset):
     are reproducible. Other generators (Python, NumPy, GPU) are not seeded.
     """
 
-    def __init__(self, items: Any, *, name: str, seed: int) -> None:
+    def __init__(self, items: Any, *, name: str, seed: int, hint: str = HINT) -> None:
         self.items = items
         self._name = name
+        self._hint = hint  # what to do about a sample that cannot be read
         self._seed = seed
 
     def __len__(self) -> int:
@@ -105,13 +123,18 @@ class MapStyle(Dataset):
         try:
             item = self.items[index]
         except Exception as error:
-            raise UsageError(f"data {self._name!r} raised {type(error).__name__} at sample {index}: {error}") from error
+            reason = f"{type(error).__name__}: {error}"
+            raise BadSampleError(
+                f"data {self._name!r} raised {type(error).__name__} at sample {index}: {error}; {self._hint}",
+                sample=f"sample {index}",
+                reason=reason,
+            ) from error
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise UsageError(f"sample {index} of data {self._name!r} is {_describe(item)}, not a pair (input, target)")
         return tuple(item)
 
 
-def _dataset(part: Any, name: str, split: str, seed: int) -> Dataset:
+def _dataset(part: Any, name: str, split: str, seed: int, hint: str) -> Dataset:
     if isinstance(part, Dataset):
         dataset = part
     elif isinstance(part, tuple) and len(part) == 2 and _all_tensors(part):
@@ -120,7 +143,7 @@ def _dataset(part: Any, name: str, split: str, seed: int) -> Dataset:
     elif (
         hasattr(part, "__getitem__") and hasattr(part, "__len__") and not isinstance(part, tuple | dict | str | Tensor)
     ):
-        dataset = MapStyle(part, name=name, seed=seed)
+        dataset = MapStyle(part, name=name, seed=seed, hint=hint)
     else:
         raise UsageError(f"data {name!r} returned {_describe(part)} as its {split} set; {ACCEPTED}")
     if not len(dataset):
@@ -157,13 +180,14 @@ def _num_classes(dataset: Dataset) -> int:
     """Return the number of classes, or 0 if it is unknown or if targets are not class numbers."""
     if isinstance(dataset, Tensors):
         return _highest_class(dataset.targets)
-    if not isinstance(dataset, MapStyle):
+    whole = dataset.whole if isinstance(dataset, Selected) else dataset
+    if not isinstance(whole, MapStyle):
         return 0
     # torchvision's data sets and many others have the attributes `classes` or `targets`.
-    classes = getattr(dataset.items, "classes", None)
+    classes = getattr(whole.items, "classes", None)
     if isinstance(classes, list | tuple):
         return len(classes)
-    targets = getattr(dataset.items, "targets", None)
+    targets = getattr(whole.items, "targets", None)
     if isinstance(targets, list | tuple) and targets and all(type(target) is int for target in targets):
         return int(max(targets)) + 1
     if isinstance(targets, Tensor):

@@ -113,10 +113,11 @@ class Done(msgspec.Struct, frozen=True, tag="result"):
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
     """Reply to an order that failed.
 
-    `kind` is `comm` if the worker lost the connection to another worker, and `raised` after any other error.
+    `kind` is `comm` if the worker lost the connection to another worker, `diverged` if it stopped training because a
+    loss or gradient was not finite, and `raised` after any other error.
     """
 
-    kind: Literal["raised", "comm"]
+    kind: Literal["raised", "comm", "diverged"]
     message: str
     traceback: str = ""
 

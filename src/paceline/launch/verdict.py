@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.errors import WorkerError
+from paceline.errors import DivergedError, RunError, WorkerError
 from paceline.launch.base import Task
 from paceline.limits import Limits
 from paceline.worker_activity import Snapshot
@@ -18,10 +18,10 @@ OUT_OF_MEMORY = "; it probably ran out of memory: use a smaller --worker-batch-s
 
 @dataclass(frozen=True)
 class Failure:
-    """A process that failed: it died, raised an exception, was stopped, or lost its peers (comm)."""
+    """A process that failed: it died, raised an exception, was stopped, diverged, or lost its peers (comm)."""
 
     rank: int
-    kind: str  # died, raised, stopped, comm
+    kind: str  # died, raised, stopped, diverged, comm
     message: str
     traceback: str = ""
 
@@ -38,16 +38,18 @@ class Watched:
     address: str = ""  # at which other nodes reach the process; empty: unknown or shared by all
 
 
-def verdict(task: Task, failures: Sequence[Failure], processes: Sequence[Watched]) -> WorkerError:
+def verdict(task: Task, failures: Sequence[Failure], processes: Sequence[Watched]) -> RunError:
     """Return the error to report to the user after one or more processes failed.
 
-    The error names, in this order of preference, a process that died, one that was stopped or raised an exception, one
-    that its peers cannot reach, one that has not answered, and one that lost the connection to its peers.
+    The error names, in this order of preference, a process that died, one that was stopped, raised an exception or
+    diverged, one that its peers cannot reach, one that has not answered, and one that lost the connection to its peers.
     """
-    order = ("died", "stopped", "raised")
+    order = ("died", "stopped", "raised", "diverged")
     culprits = sorted((f for f in failures if f.kind != "comm"), key=lambda f: order.index(f.kind))
     if culprits:
         first = culprits[0]
+        if first.kind == "diverged":
+            return DivergedError(first.message)
         return WorkerError(first.rank, first.message, first.traceback, who=task.name_of(first.rank))
     silent_s = Limits(task.timeout_s).silent_s
     waiting = [failure.rank for failure in failures]

@@ -118,7 +118,7 @@ def _run_task(order: RunTask, pipe: MessageChannel, store: Any) -> tuple[Any, Re
     from paceline.comm import CommError
     from paceline.comm.authenticated_store import AuthenticatedStore
     from paceline.comm.torch import is_peer_failure
-    from paceline.errors import PacelineError
+    from paceline.errors import DivergedError, PacelineError
     from paceline.launch.file_transfer import send_files_after
     from paceline.launch.rendezvous import TaskSlot, address_towards, joined_task
     from paceline.train.allocator import give_back_memory
@@ -149,6 +149,8 @@ def _run_task(order: RunTask, pipe: MessageChannel, store: Any) -> tuple[Any, Re
         return store, Done(result)
     except CommError as error:
         return store, Failed("comm", str(error))
+    except DivergedError as error:
+        return store, Failed("diverged", str(error))
     except PacelineError as error:
         return store, Failed("raised", f"stopped: {error}")
     except BaseException as error:

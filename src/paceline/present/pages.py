@@ -183,7 +183,7 @@ def requested_repeats(source: Stored) -> int:
 
 
 def ending_words(source: Stored) -> str:
-    """Describe an incomplete run or study: "is running", "was interrupted" or "failed: REASON"."""
+    """Describe an incomplete run or study: "is running", "was interrupted", "failed: REASON" or "diverged: REASON"."""
     if source.status in (RUNNING, INTERRUPTED):
         return "is running" if source.status == RUNNING else "was interrupted"
     lines = source.error.splitlines()

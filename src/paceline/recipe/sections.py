@@ -40,6 +40,12 @@ class DataConfig(RecipeSection):
         flag="--data-order",
         choices=("shuffled", "sorted"),
     )
+    on_bad_sample: str = option(
+        "stop",
+        "if a sample cannot be read: stop the run, or leave out all such samples, found before training",
+        flag="--on-bad-sample",
+        choices=("stop", "skip"),
+    )
     image_size: int = option(224, "height and width of images of folder:PATH", flag="--image-size", least=8)
 
 
@@ -71,6 +77,12 @@ class TrainConfig(RecipeSection):
         "running statistics; in this order",
         flag="--batchnorm",
         choices=("local", "rank0", "average", "sync", "off"),
+    )
+    on_nonfinite: str = option(
+        "stop",
+        "if a loss or gradient is NaN or infinite: stop the run, skip the update on all workers, or continue",
+        flag="--on-nonfinite",
+        choices=("stop", "skip", "continue"),
     )
     log_every: int = option(0, "print epoch, step and loss every N steps (0: never)", flag="--log-every", least=0)
     eval_every: int = option(

@@ -1,4 +1,4 @@
-"""Results of commands that are not studies: bench, strategies, codecs, models, cluster, diff and verify."""
+"""Results of commands that are not studies: bench, strategies, codecs, models, cluster, data, diff and verify."""
 
 from __future__ import annotations
 
@@ -118,6 +118,21 @@ class ListedCluster(Value, frozen=True, kw_only=True):
 class ClusterList(Value, frozen=True, kw_only=True):
     schema: int
     clusters: list[ListedCluster]
+
+
+class BadSampleEntry(Value, frozen=True, kw_only=True):
+    split: str  # train or test
+    sample: str  # path of a file, or `sample INDEX`
+    reason: str
+
+
+class DataCheck(Value, frozen=True, kw_only=True):
+    """Result of reading every sample of a data set once. `samples` has the number of samples by split."""
+
+    schema: int
+    data: str
+    samples: dict[str, int]
+    bad: list[BadSampleEntry]
 
 
 class DiffSide(Value, frozen=True, kw_only=True):

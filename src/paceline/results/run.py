@@ -19,7 +19,7 @@ class TimeSummary(Value, frozen=True, kw_only=True):
 class Final(Value, frozen=True, kw_only=True):
     """Losses and accuracies at the end of a run.
 
-    Accuracies are fractions, and None if the task has no accuracy. Losses are None if the run diverged.
+    Accuracies are fractions, and None if the task has no accuracy. Losses are None if they are not finite.
     """
 
     train_loss: float | None
@@ -286,6 +286,8 @@ class RunResult(Value, frozen=True, kw_only=True):
     stragglers: list[Straggler] | None = null()  # None: not measured, or too few steps or workers
     timeline: Timeline | None = null()
     links: list[Link] | None = null()
+    skipped_steps: int | None = None  # steps in which a worker took no update; None unless --on-nonfinite is skip
+    skipped_samples: int | None = None  # unreadable samples that were left out; None unless --on-bad-sample is skip
 
 
 class Row(RunResult, frozen=True, kw_only=True):

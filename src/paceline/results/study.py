@@ -29,7 +29,11 @@ class Environment(Value, frozen=True, kw_only=True):
 
 
 class RunRecord(Value, frozen=True, kw_only=True):
-    """Contents of the stored file of one run. A running, failed or interrupted run has no result."""
+    """Contents of the stored file of one run.
+
+    A running, failed or interrupted run has no result. A diverged run has one if all workers stopped after the same
+    step.
+    """
 
     schema: int
     kind: str
@@ -90,6 +94,8 @@ study_types: dict[str, type[StudyResult]] = {}
 
 class CompareResult(StudyResult, frozen=True, kw_only=True):
     study_name: ClassVar[str] = "compare"
+
+    failed: list[Failure] | None = None  # strategies whose training diverged
 
 
 class ScalingLimit(Value, frozen=True, kw_only=True):

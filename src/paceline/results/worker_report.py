@@ -38,3 +38,6 @@ class WorkerReport(WorkerTotals, frozen=True, kw_only=True):
     network_received_bytes: int | None = None
     memory_sent_bytes: int | None = None
     predicted_network_sent_bytes: int | None = None
+    skipped_steps: Sequence[int] | None = None  # steps without an update; None unless --on-nonfinite is skip
+    skipped_samples: int | None = None  # samples that cannot be read; None unless --on-bad-sample is skip
+    diverged: str | None = None  # why training stopped before its last step

@@ -166,6 +166,42 @@ class DetectsUnreached:
     """
 
 
+class GradientsAtStep(enum.Enum):
+    """What the gradients of a worker's parameters are when `step` is called."""
+
+    AVERAGED = "averaged"  # the averages over workers, bit-identical on all workers
+    OWN = "own"  # this worker's own; `step` updates its replica with them, and sends nothing
+    SENT = "sent"  # this worker's own; `step` sends them to servers (the strategy must be `Withholding`)
+
+
+class KnownGradients(ABC):
+    """A strategy that states what gradients are when `step` is called, for the check that they are finite.
+
+    Without this class, workers exchange the result of the check with a small collective (`--on-nonfinite skip`), or
+    the worker that finds the gradient ends the run (`stop`).
+    """
+
+    @property
+    @abstractmethod
+    def gradients_at_step(self) -> GradientsAtStep: ...
+
+
+class Withholding(ABC):
+    """A strategy whose `step` can tell servers or the other workers that this worker's gradients are not finite."""
+
+    @abstractmethod
+    def withhold(self) -> None:
+        """Mark this worker's gradients as not finite. Called before `step`, which must not use them."""
+
+    @abstractmethod
+    def was_withheld(self) -> bool:
+        """Return whether the latest `step` used no gradients, because a worker had withheld its own.
+
+        All workers call it after `step`, and get the same answer, except under an asynchronous strategy, where each
+        worker is told about its own gradients only.
+        """
+
+
 class ShardedOptimizer(ABC):
     """A strategy that creates an optimiser on each worker, to update only this worker's slice of the parameters."""
 
@@ -217,6 +253,8 @@ _CAPABILITIES: tuple[type, ...] = (
     ScaledLoss,
     WrappedModel,
     GradientBuffers,
+    KnownGradients,
+    Withholding,
     ShardedOptimizer,
     BufferEstimate,
     ModelCheck,
@@ -316,6 +354,11 @@ def hooked_parameters_of(strategy: Strategy) -> list[nn.Parameter]:
     if isinstance(strategy, GradientBuffers):
         return strategy.hooked_parameters
     return [] if type(strategy).on_gradient is Strategy.on_gradient else strategy.worker.parameters
+
+
+def gradients_at_step_of(strategy: Strategy) -> GradientsAtStep | None:
+    """Return what the gradients are when `step` is called, or None if the strategy does not state it."""
+    return strategy.gradients_at_step if isinstance(strategy, KnownGradients) else None
 
 
 def optimizer_of(strategy: Strategy) -> torch.optim.Optimizer:

@@ -17,7 +17,15 @@ from paceline.codecs import TensorSpec
 from paceline.comm import Comm, Operation
 from paceline.errors import RunError, UsageError
 from paceline.strategies.base import Guarantee, Strategy, Worker
-from paceline.strategies.capabilities import Accumulating, BufferEstimate, Tunable, TunedValues, WrappedModel
+from paceline.strategies.capabilities import (
+    Accumulating,
+    BufferEstimate,
+    GradientsAtStep,
+    KnownGradients,
+    Tunable,
+    TunedValues,
+    WrappedModel,
+)
 
 # DDP does not synchronise BatchNorm's buffers, because --batchnorm controls them. torch 2.13 deprecates
 # broadcast_buffers, the option's name in torch 2.11.
@@ -43,7 +51,7 @@ class _Replica(DistributedDataParallel):
 
 
 @dataclass(kw_only=True)
-class Ddp(Accumulating, WrappedModel, BufferEstimate, Tunable, Strategy):
+class Ddp(Accumulating, KnownGradients, WrappedModel, BufferEstimate, Tunable, Strategy):
     """torch's DistributedDataParallel: buckets of gradients are all-reduced while backward runs."""
 
     name: ClassVar[str] = "ddp"
@@ -64,6 +72,10 @@ class Ddp(Accumulating, WrappedModel, BufferEstimate, Tunable, Strategy):
     @property
     def guarantee(self) -> Guarantee:
         return Guarantee.of_codec(self.codec)
+
+    @property
+    def gradients_at_step(self) -> GradientsAtStep:
+        return GradientsAtStep.AVERAGED
 
     @classmethod
     def unsupported(cls, comm: type[Comm]) -> str:

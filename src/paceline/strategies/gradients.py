@@ -14,11 +14,11 @@ from paceline.codecs import Key, TensorSpec
 from paceline.comm import Operation
 from paceline.errors import UsageError
 from paceline.strategies.base import Guarantee, Strategy, gradient_of, joined_size
-from paceline.strategies.capabilities import Accumulating, BufferEstimate, Tunable
+from paceline.strategies.capabilities import Accumulating, BufferEstimate, GradientsAtStep, KnownGradients, Tunable
 
 
 @dataclass(kw_only=True)
-class GradientAveraging(Accumulating, BufferEstimate, Tunable, Strategy):
+class GradientAveraging(Accumulating, KnownGradients, BufferEstimate, Tunable, Strategy):
     """Base class of strategies that average gradients after backward; a subclass implements `sum`.
 
     Each worker's gradients are weighted by its number of samples in the step.
@@ -29,6 +29,10 @@ class GradientAveraging(Accumulating, BufferEstimate, Tunable, Strategy):
     @property
     def guarantee(self) -> Guarantee:
         return Guarantee.of_codec(self.codec)
+
+    @property
+    def gradients_at_step(self) -> GradientsAtStep:
+        return GradientsAtStep.AVERAGED
 
     @abstractmethod
     def sum(self, tensor: Tensor) -> None:
@@ -108,6 +112,10 @@ class GradientsOrWeights(GradientAveraging):
     @property
     def guarantee(self) -> Guarantee:
         return Guarantee.PERIODIC if self.average == "weights" else super().guarantee
+
+    @property
+    def gradients_at_step(self) -> GradientsAtStep:
+        return GradientsAtStep.OWN if self.average == "weights" else super().gradients_at_step
 
     def after_backward(self) -> None:
         if self.average == "gradients":

@@ -11,13 +11,13 @@ from paceline.codecs import TensorSpec
 from paceline.comm import Comm, Operation
 from paceline.errors import RunError, UsageError
 from paceline.strategies.base import Guarantee, Strategy, Worker, gradient_of
-from paceline.strategies.capabilities import Accumulating, BufferEstimate
+from paceline.strategies.capabilities import Accumulating, BufferEstimate, GradientsAtStep, KnownGradients
 
 HOW_TO_START = "start workers with `horovodrun -np N`, or set HOROVOD_RANK, HOROVOD_SIZE and HOROVOD_GLOO_* for each"
 
 
 @dataclass(kw_only=True)
-class Horovod(Accumulating, BufferEstimate, Strategy):
+class Horovod(Accumulating, KnownGradients, BufferEstimate, Strategy):
     """All gradients are summed by one grouped all-reduce of Horovod, over its own connections."""
 
     name: ClassVar[str] = "horovod"
@@ -26,6 +26,10 @@ class Horovod(Accumulating, BufferEstimate, Strategy):
     @property
     def guarantee(self) -> Guarantee:
         return Guarantee.EXACT
+
+    @property
+    def gradients_at_step(self) -> GradientsAtStep:
+        return GradientsAtStep.AVERAGED
 
     @classmethod
     def unavailable(cls) -> str:

@@ -9,10 +9,11 @@ from typing import ClassVar
 from paceline.codecs import TensorSpec
 from paceline.comm import Operation
 from paceline.strategies.base import Guarantee, Strategy
+from paceline.strategies.capabilities import GradientsAtStep, KnownGradients
 
 
 @dataclass(kw_only=True)
-class NoSynchronisation(Strategy):
+class NoSynchronisation(KnownGradients, Strategy):
     """Nothing is sent: every worker trains on its own shard. No strategy can be faster."""
 
     name: ClassVar[str] = "none"
@@ -26,6 +27,10 @@ class NoSynchronisation(Strategy):
     @property
     def guarantee(self) -> Guarantee:
         return Guarantee.NONE
+
+    @property
+    def gradients_at_step(self) -> GradientsAtStep:
+        return GradientsAtStep.OWN
 
     def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:  # noqa: ARG002
         return []

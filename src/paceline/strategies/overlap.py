@@ -11,14 +11,19 @@ import torch
 from paceline.codecs import TensorSpec
 from paceline.comm import Operation
 from paceline.strategies.buckets import Bucketed, GradientBuckets, plan_buckets
+from paceline.strategies.capabilities import GradientsAtStep, KnownGradients
 
 
 @dataclass(kw_only=True)
-class Overlap(Bucketed):
+class Overlap(KnownGradients, Bucketed):
     """Buckets of gradients, last layer first, are all-reduced while backward computes the others."""
 
     name: ClassVar[str] = "overlap"
     paper: ClassVar[str] = "Li et al. 2020, arXiv:2006.15704"
+
+    @property
+    def gradients_at_step(self) -> GradientsAtStep:
+        return GradientsAtStep.AVERAGED
 
     def make_buckets(self) -> GradientBuckets:
         worker = self.worker

@@ -19,9 +19,12 @@ from paceline.strategies.capabilities import (
     Accumulating,
     Asynchronous,
     BufferEstimate,
+    GradientsAtStep,
     Heartbeat,
+    KnownGradients,
     ModelCheck,
     Servers,
+    Withholding,
     distribution,
 )
 from paceline.strategies.gradients import refuse_lossy_weights
@@ -39,6 +42,7 @@ from paceline.strategies.serving import (
     STOP_REQUEST,
     TENSORS,
     VECTOR,
+    WITHHELD,
     Note,
     Server,
     Share,
@@ -51,7 +55,17 @@ DEFAULT_STALENESS = 2
 
 
 @dataclass(kw_only=True)
-class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck, BufferEstimate, Strategy):
+class ParameterServer(
+    Accumulating,
+    Servers,
+    Asynchronous,
+    KnownGradients,
+    Withholding,
+    Heartbeat,
+    ModelCheck,
+    BufferEstimate,
+    Strategy,
+):
     """Every worker sends its gradients to servers, which update the parameters and send them back.
 
     Servers are extra processes without training data. Each server holds some of the model's tensors and their optimiser
@@ -109,6 +123,10 @@ class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck
         return Guarantee.of_codec(self.codec)
 
     @property
+    def gradients_at_step(self) -> GradientsAtStep:
+        return GradientsAtStep.OWN if self.average == "weights" else GradientsAtStep.SENT
+
+    @property
     def is_asynchronous(self) -> bool:
         return self.mode != "sync"
 
@@ -152,6 +170,7 @@ class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck
         self._staleness: list[int] = []
         self._leads: list[int] = []
         self._is_asked_to_stop = False
+        self._is_withheld = self._was_withheld = False
         if worker.comm.rank == 0:
             with self._comm.uncounted():
                 for peer, share in self._links:
@@ -169,13 +188,22 @@ class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck
         if self.average == "weights":
             self._exchange([list(share.parameters) for _, share in self._links], self.worker.weight)
 
+    def withhold(self) -> None:
+        self._is_withheld = True
+
+    def was_withheld(self) -> bool:
+        return self._was_withheld
+
     def _exchange(self, tensors: Sequence[Sequence[Tensor]], scale: float) -> None:
-        sends = []
+        kind, versions, sends = WITHHELD if self._is_withheld else STEP, dict(self._versions), []
         for (peer, share), own in zip(self._links, tensors, strict=True):
             vector = share.flatten(own).mul_(scale).to(share.wire_dtype)
-            note = Note(STEP, self.worker.weight, self._versions[peer], share.rates)
+            note = Note(kind, self.worker.weight, self._versions[peer], share.rates)
             sends += [self._comm.isend(note.to_tensor(), peer, NOTE), self._comm.isend(vector, peer, VECTOR)]
         self._receive_answers()
+        # Synchronous servers make no update if any worker has withheld its gradients, so their version stays.
+        self._was_withheld = self._is_withheld if self.is_asynchronous else self._versions == versions
+        self._is_withheld = False
         for send in sends:
             send.wait()
 

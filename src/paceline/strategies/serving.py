@@ -24,8 +24,9 @@ from paceline.strategies.weights import unpack, views_in
 
 NOTE, VECTOR, TENSORS, ANSWER, START = 0x51, 0x52, 0x53, 0x54, 0x55  # tags of messages
 # Kinds of notes. STEP: a vector follows; ALIVE: the worker is evaluating; DONE: it has taken its last step and waits
-# for the others; FINISH: it ends; STOP_REQUEST: the next step of every worker shall be its last.
-STEP, ALIVE, DONE, FINISH, STOP_REQUEST = range(5)
+# for the others; FINISH: it ends; STOP_REQUEST: the next step of every worker shall be its last; WITHHELD: as STEP, but
+# the vector is not finite and must not be used.
+STEP, ALIVE, DONE, FINISH, STOP_REQUEST, WITHHELD = range(6)
 NOTE_FIELDS = 3  # kind, weight, version; then the learning rate of every tensor
 # Version, staleness, whether to stop, lead in steps (in answers to DONE: the number of workers still running).
 ANSWER_FIELDS = 4
@@ -81,7 +82,7 @@ class Share:
 class Note:
     """The numbers that a worker sends to a server, either before a vector of gradients or weights, or alone."""
 
-    kind: int  # STEP, ALIVE, DONE, FINISH or STOP_REQUEST
+    kind: int  # STEP, ALIVE, DONE, FINISH, STOP_REQUEST or WITHHELD
     weight: float  # the worker's share of the global batch
     version: int  # version of the parameters that the worker has
     rates: list[float]  # learning rate of each tensor
@@ -114,7 +115,8 @@ class Server:
         """In each step, add the vectors of all workers in order of rank, and make one update.
 
         Each vector holds a worker's gradients or its weights, multiplied in both cases by that worker's share of the
-        global batch. Returns after the workers have sent FINISH.
+        global batch. If a worker has withheld its gradients, there is no update in this step. Returns after the workers
+        have sent FINISH.
         """
         share, comm, workers = self.share, self.comm, range(self.num_workers)
         buffers = [share.empty_vector(share.wire_dtype) for _ in workers]
@@ -127,7 +129,8 @@ class Server:
             for buffer, receive in zip(buffers, receives, strict=True):
                 receive.wait()
                 comm.add(total, buffer)
-            self._update(total, notes[0].rates, scale=1.0)
+            if not any(note.kind == WITHHELD for note in notes):
+                self._update(total, notes[0].rates, scale=1.0)
             self._answer(dict.fromkeys(workers, (0, 0)))
         self._finish()
 
@@ -135,7 +138,7 @@ class Server:
         """Apply each gradient on arrival. Return after all workers have sent FINISH.
 
         The answer to a worker that is more than `max_lead` steps ahead of the slowest one is delayed, unless a stop was
-        requested. The gradient of a step without samples (weight 0) is not applied.
+        requested. A gradient of a step without samples (weight 0) or that its worker has withheld is not applied.
         """
         share, vector = self.share, self.share.empty_vector(self.share.wire_dtype)
         steps_done = dict.fromkeys(range(self.num_workers), 0)  # steps of each worker that has not sent FINISH
@@ -151,11 +154,12 @@ class Server:
                 done.add(worker)
             elif note.kind == STOP_REQUEST:
                 self.is_stop_requested = True
-            elif note.kind == STEP:
+            elif note.kind in (STEP, WITHHELD):
                 self.comm.recv(vector, worker, VECTOR)
-                waiting[worker] = self.version - note.version if note.weight else NOT_COUNTED
+                is_update = note.kind == STEP and note.weight > 0
+                waiting[worker] = self.version - note.version if is_update else NOT_COUNTED
                 steps_done[worker] += 1
-                if note.weight:
+                if is_update:
                     self._update(vector.to(share.dtype), note.rates, scale=note.weight)
             if done:
                 # Answer after every note, so that no worker that is done reaches its time limit.

@@ -14,7 +14,7 @@ from paceline.comm import Operation, SharedVector
 from paceline.errors import UsageError
 from paceline.strategies.base import Worker
 from paceline.strategies.buckets import Bucket, Bucketed, GradientBuckets, plan_buckets, view_like
-from paceline.strategies.capabilities import ShardedOptimizer
+from paceline.strategies.capabilities import ShardedOptimizer, Withholding
 
 # Optimisers whose update of an element depends on no other element, so that slices of a tensor can be updated apart.
 # Subclasses are not included, because they may differ from their base.
@@ -43,7 +43,7 @@ class _Shard:
 
 
 @dataclass(kw_only=True)
-class Sharded(Bucketed, ShardedOptimizer):
+class Sharded(Bucketed, ShardedOptimizer, Withholding):
     """Gradients are reduce-scattered, each worker updates its slice, and parameters are all-gathered."""
 
     name: ClassVar[str] = "sharded"
@@ -72,6 +72,12 @@ class Sharded(Bucketed, ShardedOptimizer):
         )
         self._buckets.is_reached = [True] * len(worker.parameters)
         self._set_gradients()
+        first = self._buckets.buckets[0]
+        # The first element of every worker's slice of the first bucket.
+        self._marks = self._parameter_vectors[first.kind].memory[first.begin : first.end][
+            :: (first.end - first.begin) // worker.comm.world_size
+        ]
+        self._marked_value: Tensor | None = None  # the value of this worker's element, while NaN is in its place
 
     def make_buckets(self) -> GradientBuckets:
         policy = self.worker.gradient_policy
@@ -89,6 +95,8 @@ class Sharded(Bucketed, ShardedOptimizer):
         self._buckets.finish()
         if not self.worker.gradient_policy.partial_allowed:
             self._buckets.set_gradients()
+        elif not self._has_lasting_gradients:
+            self._set_gradients()
 
     def step(self) -> None:
         worker = self.worker
@@ -100,11 +108,32 @@ class Sharded(Bucketed, ShardedOptimizer):
             worker.comm.barrier()  # a peer may still be reading parameters that this step changes
         for inner, outer in zip(self._optimizer.param_groups, worker.optimizer.param_groups, strict=True):
             inner.update({key: value for key, value in outer.items() if key != "params"})
-        if not self._has_lasting_gradients:
+        if not worker.gradient_policy.partial_allowed:
             self._set_gradients()
-        self._optimizer.step()
-        for kind, vector in self._parameter_vectors.items():
-            vector.gather([(b.begin, b.end) for b in self._buckets.buckets if b.kind == kind])
+        if self._marked_value is None:
+            self._optimizer.step()
+        self._gather_parameters()
+
+    def withhold(self) -> None:
+        """Put NaN into this worker's part of the parameters, so that the gather at the end of `step` tells all workers.
+
+        This worker's slices then stay as they are, while the other workers update theirs.
+        """
+        mark = self._marks[self.worker.comm.rank]
+        self._marked_value = mark.clone()
+        mark.fill_(torch.nan)
+
+    def was_withheld(self) -> bool:
+        if not bool(self._marks.isnan().any()):
+            return False
+        comm = self.worker.comm
+        with comm.uncounted():
+            comm.barrier()  # peers may still have to read the marks
+            if self._marked_value is not None:
+                self._marks[comm.rank].copy_(self._marked_value)
+            self._gather_parameters()
+        self._marked_value = None
+        return True
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -152,6 +181,10 @@ class Sharded(Bucketed, ShardedOptimizer):
         for key, value in ours.items():
             _, index, name = key.split(".", 2)
             self._optimizer.state[self._shards[int(index)].parameter][name] = value.clone()
+
+    def _gather_parameters(self) -> None:
+        for kind, vector in self._parameter_vectors.items():
+            vector.gather([(b.begin, b.end) for b in self._buckets.buckets if b.kind == kind])
 
     def _place_parameters(self) -> None:
         """Move the parameters into vectors that the comm provides. Every step all-gathers these vectors at its end."""

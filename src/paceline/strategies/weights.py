@@ -17,7 +17,7 @@ from paceline.codecs import TensorSpec
 from paceline.comm import Work
 from paceline.errors import UsageError
 from paceline.strategies.base import Strategy, Worker, average_parameters, joined_size
-from paceline.strategies.capabilities import BufferEstimate
+from paceline.strategies.capabilities import BufferEstimate, GradientsAtStep, KnownGradients
 
 MAX_SERIES_TERMS = 100_000  # limit in bound_drift; the matrices of all strategies converge long before
 NEGLIGIBLE_TERM = 1e-12  # relative to the sum; the series in bound_drift ends here
@@ -25,7 +25,7 @@ SEND_BUFFERS = 2  # copies of the replica to send from, each used by the sends o
 
 
 @dataclass(kw_only=True)
-class WeightAveraging(BufferEstimate, Strategy):
+class WeightAveraging(KnownGradients, BufferEstimate, Strategy):
     """Base class of strategies that average weights after the optimiser's step; a subclass implements `average`.
 
     Averages do not depend on the workers' numbers of samples in a step. The replica of a worker without samples is
@@ -36,6 +36,10 @@ class WeightAveraging(BufferEstimate, Strategy):
 
     def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:  # noqa: ARG002
         return self.num_vectors * joined_size(tensors).nbytes if world_size > 1 else 0
+
+    @property
+    def gradients_at_step(self) -> GradientsAtStep:
+        return GradientsAtStep.OWN
 
     @abstractmethod
     def average(self, step: int) -> None:

@@ -54,6 +54,7 @@ class CellFailure:
     cell: Cell
     reason: str
     is_refused: bool = False
+    is_divergence: bool = False
 
 
 @dataclass
@@ -114,6 +115,8 @@ class Study(ABC):
     varies_seed: ClassVar[bool] = False
     # Whether the study continues after a cell failed. Other repeats of that cell wait until the study is resumed.
     continues_after_failure: ClassVar[bool] = False
+    # Whether the study at least continues after a cell whose training diverged.
+    continues_after_divergence: ClassVar[bool] = False
     # Whether every cell starts new processes, so that no run inherits the memory of another.
     has_own_processes: ClassVar[bool] = False
     # Names of the result's fields that hold the user's request. A new study resumes an unfinished one only if the

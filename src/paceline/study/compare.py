@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from paceline.errors import UsageError
+from paceline.errors import DivergedError, UsageError
 from paceline.recipe import Recipe
-from paceline.results import StudyResult, changed
+from paceline.results import DIVERGED, Failure, StudyResult, changed
 from paceline.results.study import CompareResult
 from paceline.study.base import Cell, OverheadProbe, Progress, Study, make_result, rows_of_common_repeats
 from paceline.study.entries import Entry, make_entries
@@ -22,6 +22,7 @@ class Compare(Study):
 
     name: ClassVar[str] = "compare"
     result_type: ClassVar[type[StudyResult]] = CompareResult
+    continues_after_divergence: ClassVar[bool] = True
 
     recipe: Recipe
     entries: tuple[Entry, ...]
@@ -53,14 +54,26 @@ class Compare(Study):
         ]
         return self.repeat_cells(cells, self.repeats)
 
+    def next_cells(self, progress: Progress) -> list[Cell]:
+        """Return no more cells (planned runs). Raise DivergedError if training diverged under every strategy."""
+        if len(progress.failures) == len(self.entries):
+            label, failure = next(iter(progress.failures.items()))
+            raise DivergedError(f"training diverged under every strategy; {label}: {failure.reason}")
+        return []
+
     def probe(self, progress: Progress) -> OverheadProbe:
-        del progress
-        num_steps = self.facts.total_steps * len(self.entries) * self.repeats
-        return OverheadProbe(recipe=self.recipe, entries=self.entries, num_steps=num_steps)
+        entries = [entry for entry in self.entries if entry.label not in progress.failures]
+        num_steps = self.facts.total_steps * len(entries) * self.repeats
+        return OverheadProbe(recipe=self.recipe, entries=entries, num_steps=num_steps)
 
     def result(self, header: StudyResult, progress: Progress) -> CompareResult:
-        rows = compare_rows(rows_of_common_repeats(progress.results_of(entry.label) for entry in self.entries))
+        labels = [entry.label for entry in self.entries if entry.label not in progress.failures]
+        rows = compare_rows(rows_of_common_repeats(progress.results_of(label) for label in labels))
+        failed = [
+            Failure(label=label, status=DIVERGED, repeat=failure.cell.repeat + 1, error=failure.reason)
+            for label, failure in progress.failures.items()
+        ]
         if progress.overhead is not None:
             label, overhead = progress.overhead
             rows = [changed(row, measuring=overhead) if row.label == label else row for row in rows]
-        return make_result(CompareResult, header, results=rows)
+        return make_result(CompareResult, header, results=rows, failed=failed or None)

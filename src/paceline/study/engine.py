@@ -11,12 +11,12 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.errors import PacelineError, RunError, UsageError, WorkerError
+from paceline.errors import DivergedError, PacelineError, RunError, UsageError, WorkerError
 from paceline.interrupts import deferred
 from paceline.launch.base import WorkerPool
 from paceline.measure.environment import environment
 from paceline.plugins import digests_of_files
-from paceline.results import DONE, FAILED, INTERRUPTED, RUNNING, SCHEMA, Environment, StudyResult, changed
+from paceline.results import DIVERGED, DONE, FAILED, INTERRUPTED, RUNNING, SCHEMA, Environment, StudyResult, changed
 from paceline.study.base import Cell, CellFailure, Launch, Progress, Study, StudyListener
 from paceline.study.overhead import measure_overhead
 from paceline.study.run import execute
@@ -106,6 +106,13 @@ def _names_in(study: Study) -> Iterator[str]:
         yield from (recipe.model.name, recipe.data.name, recipe.train.loss, cell.entry.spec, recipe.comm)
 
 
+def _status_after(error: BaseException) -> str:
+    """Return the status of a study that an error has ended."""
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    return DIVERGED if isinstance(error, DivergedError) else FAILED
+
+
 class _Header:
     """The fields that the results of all studies share. The method `result` adds the study's own fields."""
 
@@ -177,9 +184,8 @@ class _Execution:
 
     def _store_unfinished(self, error: BaseException) -> None:
         """Store the study after an error. If the disk is full, it keeps its last stored state and is not locked."""
-        status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
         try:
-            self._store(status, str(error))
+            self._store(_status_after(error), str(error))
         except RunError as failure:
             error.add_note(f"its status is not stored: {failure}")
 
@@ -223,8 +229,11 @@ class _Execution:
         except PacelineError as error:
             if not self._can_continue_after(error):
                 raise
-            self._progress.failures[cell.key] = CellFailure(cell, str(error))
-            self._listener.event(shown, {"kind": "warning", "text": f"failed: {error}; continuing with the others"})
+            self._progress.failures[cell.key] = CellFailure(
+                cell, str(error), is_divergence=isinstance(error, DivergedError)
+            )
+            how = "diverged" if isinstance(error, DivergedError) else "failed"
+            self._listener.event(shown, {"kind": "warning", "text": f"{how}: {error}; continuing with the others"})
             return
         if result is None or self._folder is None:
             return
@@ -240,12 +249,15 @@ class _Execution:
     def _can_continue_after(self, error: PacelineError) -> bool:
         """Return whether the study can continue after this error.
 
-        The study must allow that (`continues_after_failure`). If all runs share one pool of worker processes, the error
-        must also come from a worker, and the pool must be able to run another task.
+        The study must allow that (`continues_after_failure`, `continues_after_divergence`). If all runs share one pool
+        of worker processes, the error must also come from a worker, and the pool must be able to run another task.
         """
-        if not self._study.continues_after_failure:
+        has_diverged = isinstance(error, DivergedError)
+        if not (self._study.continues_after_failure or (has_diverged and self._study.continues_after_divergence)):
             return False
-        return self._launcher is None or (isinstance(error, WorkerError) and self._launcher.can_go_on)
+        if self._launcher is None or (isinstance(error, DivergedError) and error.is_orderly):
+            return True
+        return isinstance(error, WorkerError | DivergedError) and self._launcher.can_go_on
 
     def _measure_overhead(self) -> None:
         """Measure the profiling overhead if the study reports it. If the measurement fails, add a caution to the study.

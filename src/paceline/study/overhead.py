@@ -45,6 +45,7 @@ def measure_overhead(
     steps = min(max(num_steps // STUDY_SHARE, LEAST_STEPS), MOST_STEPS)
     short = {"train.iterations": steps, "train.eval_every": 0, "train.checkpoint_every": 0, "train.log_every": 0}
     quiet: Changes = {"measure.profile": "", "measure.inject": [], "measure.target_accuracy": None}
+    quiet["train.on_nonfinite"] = "continue"  # all blocks are needed
     recipe = entry.recipe(recipe).replace({**short, **quiet})
     block = steps_per_block(steps)
     with ExitStack() as stack:

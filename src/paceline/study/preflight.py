@@ -13,7 +13,7 @@ import torch
 from paceline.codecs import TensorSpec
 from paceline.comm import comms
 from paceline.data import load_data, make_plan
-from paceline.data.base import Tree, call_model
+from paceline.data.base import BadSample, Tree, call_model
 from paceline.errors import RunError, UsageError
 from paceline.launch.base import LaunchRequest, Task
 from paceline.launch.emulated import Emulated
@@ -67,6 +67,7 @@ class ModelFacts:
     num_test_samples: int
     steps_per_epoch: int
     total_steps: int
+    skipped: tuple[BadSample, ...] = ()  # samples that cannot be read and are left out
 
 
 def preflight(recipe: Recipe, entries: list[Entry] | None = None) -> ModelFacts:
@@ -141,4 +142,5 @@ def preflight(recipe: Recipe, entries: list[Entry] | None = None) -> ModelFacts:
         num_test_samples=len(data.test),
         steps_per_epoch=math.ceil(num_samples / recipe.batch_size),
         total_steps=total_steps,
+        skipped=data.skipped,
     )

@@ -9,12 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import PacelineError, RunError, WorkerError
+from paceline.errors import DivergedError, PacelineError, RunError, WorkerError
 from paceline.interrupts import deferred
 from paceline.launch.base import Task, WorkerPool
 from paceline.measure.environment import environment
 from paceline.recipe import Recipe
 from paceline.results import (
+    DIVERGED,
     DONE,
     FAILED,
     INTERRUPTED,
@@ -49,7 +50,8 @@ def execute(
 
     The folder is locked until this function returns. Whatever ends the run, the folder keeps the measurements and has
     the status. After the failure of a worker, training starts again with new workers, up to `restarts` times. Return
-    None in all processes but the main one, which alone receives the workers' reports.
+    None in all processes but the main one, which alone receives the workers' reports. If training stopped because a
+    loss or gradient was not finite, raise DivergedError.
     """
     recipe = entry.recipe(recipe)
     facts = environment()  # read before the run adds load to the machine
@@ -73,15 +75,29 @@ def execute(
             workers = convert_reports(answers, WorkerReport)
             analysis = analyse_run(recipe, workers, path)
             result = as_stored(run_result(recipe, entry, workers, total_s, analysis))
+            diverged = next((worker.diverged for worker in workers if worker.diverged), "")
+            if diverged:
+                record = changed(record, status=DIVERGED, error=diverged, label=entry.label)
+            else:
+                record = changed(record, status=DONE)
             if folder is not None:
                 with deferred():
-                    write_run(folder, changed(record, status=DONE, result=result), workers)
-            return result
+                    write_run(folder, changed(record, result=result), workers)
         except BaseException as error:
             if folder is not None and folder.is_begun:
                 with deferred():
                     _store_unfinished(folder, changed(record, label=entry.label), error)
             raise
+    if diverged:
+        raise _diverged_error(diverged, folder)
+    return result
+
+
+def _diverged_error(reason: str, folder: Folder | None) -> DivergedError:
+    error = DivergedError(reason, is_orderly=True)
+    if folder is not None:
+        error.add_note(f"the run is stored as {DIVERGED}: {folder.path}")
+    return error
 
 
 def _run_task(
@@ -131,7 +147,7 @@ def _store_unfinished(folder: Folder, record: RunRecord, error: BaseException) -
     record = changed(record, status=INTERRUPTED)
     if not isinstance(error, KeyboardInterrupt):
         reason = str(error) if isinstance(error, PacelineError) else f"{type(error).__name__}: {error}"
-        record = changed(record, status=FAILED, error=reason)
+        record = changed(record, status=DIVERGED if isinstance(error, DivergedError) else FAILED, error=reason)
     try:
         folder.write_content(record)
         recover_measurements(folder.path, holds_lock=True)

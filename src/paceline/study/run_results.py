@@ -83,6 +83,8 @@ def run_result(
         stragglers=analysis.files.stragglers,
         timeline=analysis.files.timeline,
         links=analysis.links,
+        skipped_steps=_num_skipped_steps(workers),
+        skipped_samples=workers[0].skipped_samples,
     )
 
 
@@ -249,6 +251,13 @@ def _worker_result(worker: WorkerReport, times: list[float]) -> WorkerResult:
         iteration_p90_s=figures["p90"],
         iteration_p95_s=figures["p95"],
     )
+
+
+def _num_skipped_steps(workers: Sequence[WorkerReport]) -> int | None:
+    """Return the number of steps in which at least one worker skipped its update, or None if workers never skip."""
+    if any(worker.skipped_steps is None for worker in workers):
+        return None
+    return len({step for worker in workers for step in worker.skipped_steps or ()})
 
 
 def _merged_staleness(distributions: Sequence[dict[str, dict[str, int]] | None]) -> Staleness | None:

@@ -5,6 +5,7 @@ A server is a process that only holds parameters (parameter server). A launcher'
 
 from __future__ import annotations
 
+import hashlib
 import time
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from paceline.comm import Counter
+from paceline.comm import Comm, Counter
 from paceline.comm.traffic_counts import by_medium, bytes_by_link, medium_of
-from paceline.data import load_data
+from paceline.data import Data, load_data
+from paceline.data.bad_samples import SKIP as SKIP_SAMPLES
+from paceline.errors import DivergedError, RunError
 from paceline.models import build_model
 from paceline.recipe import DataConfig, OptimizerConfig, Recipe
 from paceline.results.run import Link
@@ -24,6 +27,7 @@ from paceline.strategies import Servers, Strategy, StrategySpec, Worker
 from paceline.strategies.base import predict_traffic
 from paceline.strategies.capabilities import as_asynchronous, metrics_of
 from paceline.train.context import Context
+from paceline.train.finite import SKIP
 from paceline.train.optimizers import build_optimizer
 from paceline.train.recording import recording
 from paceline.train.replicas import mean_state, own_state, parameter_digest, replica_drift, save_weights
@@ -51,8 +55,25 @@ def make_trainer(context: Context, recipe: Recipe, strategy: str) -> Trainer:
     """Return the trainer of a worker, with data loaded, model built and strategy set up."""
     torch.manual_seed(recipe.seed)
     data = load_data(recipe.data, seed=recipe.seed)
+    _check_same_samples(data, recipe, context.comm)
     model = build_model(recipe.model.name, data)
     return Trainer(recipe, StrategySpec.parse(strategy, recipe.codec).build(), data, context, model)
+
+
+def _check_same_samples(data: Data, recipe: Recipe, comm: Comm) -> None:
+    """Raise RunError if workers leave out different samples, for example because an image exists on one host only."""
+    if recipe.data.on_bad_sample != SKIP_SAMPLES or comm.world_size == 1:
+        return
+    names = sorted((bad.split, bad.name) for bad in data.skipped)
+    digest = hashlib.sha256(repr((len(data.train), len(data.test), names)).encode()).digest()
+    with comm.uncounted():
+        digests = comm.all_gather(torch.frombuffer(bytearray(digest), dtype=torch.uint8))
+    for rank, other in enumerate(digests):
+        if not torch.equal(other, digests[0]):
+            raise RunError(
+                f"worker {rank} cannot read the same samples as worker 0, so that they would train on different data; "
+                f"compare `paceline data check {recipe.data.name}` on their hosts"
+            )
 
 
 def serve_job(context: Context, recipe: Recipe, strategy: str, **_: Any) -> None:
@@ -109,7 +130,14 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> WorkerReport:
             metadata = {"model": recipe.model.name, "strategy": strategy, "epoch": str(epoch + 1)}
             save_weights(state, Path(checkpoint).with_name(f"epoch-{epoch + 1}.safetensors"), metadata)
 
-    history = trainer.run(on_epoch=save_epoch)
+    try:
+        history = trainer.run(on_epoch=save_epoch)
+    except DivergedError:
+        if checkpoint and Path(checkpoint).parent.is_dir():  # a worker on another host may not have the folder
+            metadata = {"model": recipe.model.name, "strategy": strategy, "rank": str(comm.rank)}
+            file = Path(checkpoint).with_name(f"rank-{comm.rank}.safetensors")
+            save_weights(own_state(trainer.model), file, metadata)
+        raise
     ACTIVITY.enter("finish")
     wire = comm.wire()
     counted = by_medium(comm, comm.counter)
@@ -126,6 +154,11 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> WorkerReport:
     drift = replica_drift(trainer.model, comm)
     before_finish = trainer.evaluate() if drift > ROUNDING else None
     trainer.strategy.finish()
+    skipped = trainer.finite.skipped_steps if trainer.finite.mode == SKIP else None
+    if skipped and (comm.rank == 0 or not trainer.finite.is_shared):
+        who = "the update" if trainer.finite.is_shared else f"the update of worker {comm.rank}"
+        text = f"{who} was skipped in {len(skipped)} of {len(history.loss)} steps, because gradients were not finite"
+        context.emit({"kind": "warning", "text": text})
     if comm.rank == 0 and any(not torch.isfinite(parameter).all() for parameter in trainer.model.parameters()):
         context.emit({"kind": "warning", "text": "the loss diverged: parameters are not finite; try a smaller --lr"})
     evaluation_started = time.perf_counter()
@@ -135,7 +168,7 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> WorkerReport:
     if comm.rank == 0 and checkpoint:
         save_weights(state, Path(checkpoint), {"model": recipe.model.name, "strategy": strategy})
     last_epoch = (len(history.loss) - 1) // trainer.plan.steps_per_epoch * trainer.plan.steps_per_epoch
-    train = history.since(last_epoch)
+    train = history.since(last_epoch, without=frozenset(trainer.finite.skipped_steps))
     return WorkerReport(
         rank=context.rank,
         steps_per_epoch=trainer.plan.steps_per_epoch,
@@ -159,6 +192,9 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> WorkerReport:
         strategy_metrics=metrics_of(trainer.strategy),
         parameter_digest=parameter_digest(trainer.model),
         num_parameters=sum(parameter.numel() for parameter in trainer.model.parameters()),
+        skipped_steps=skipped,
+        skipped_samples=len(trainer.data.skipped) if recipe.data.on_bad_sample == SKIP_SAMPLES else None,
+        diverged=trainer.finite.reason or None,
     )
 
 

@@ -5,7 +5,7 @@ The training loop uses these functions with every strategy. The oracle (`oracle.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
@@ -171,6 +171,7 @@ def forward_backward(
     micro_batch_size: int | None = None,
     least_pieces: int = 1,
     before_last: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    spreads_nonfinite: bool = False,
     observers: Observers = NO_OBSERVERS,
 ) -> Outcome:
     """Run forward and backward on a batch, split into micro-batches.
@@ -179,27 +180,24 @@ def forward_backward(
     mean loss times `loss_scale` is added to `.grad` of the parameters. The micro-batches have at most
     `micro_batch_size` samples each (None: no limit). Their number is at least `least_pieces`, unless the batch has
     fewer samples. Every micro-batch except the last runs in a context manager that `before_last` returns, because
-    strategies synchronise gradients only during the last one.
+    strategies synchronise gradients only during the last one. With `spreads_nonfinite`, a loss that is not finite makes
+    all gradients NaN, so that a check of the gradients also finds such a loss.
     """
     total = num_samples(inputs)
-    num_pieces = -(-total // micro_batch_size) if micro_batch_size else 1
-    num_pieces = min(max(num_pieces, least_pieces), total)
-    bounds = [total * piece // num_pieces for piece in range(num_pieces + 1)]
+    pieces = micro_batches(total, micro_batch_size, least_pieces=least_pieces)
     loss_sum, num_right, num_answers = 0.0, 0, 0
-    for piece, (start, stop) in enumerate(pairwise(bounds)):
+    for piece, (start, stop) in enumerate(pieces):
         begin = observers.begin_phase("forward")
         piece_inputs = arithmetic.prepare(slice_tree(inputs, start, stop))
         piece_target = arithmetic.prepare(slice_tree(target, start, stop))
-        is_last = piece == num_pieces - 1
+        is_last = piece == len(pieces) - 1
         with nullcontext() if is_last else before_last():
-            with arithmetic.autocast():
-                output = call_model(replica, piece_inputs)
-                if arithmetic.precision == "bf16":
-                    output = cast_floats(output, torch.float32)
-                loss = objective.loss(output, piece_target)
+            output, loss = _forward(replica, piece_inputs, piece_target, objective, arithmetic)
             observers.end_phase("forward", begin)
             begin = observers.begin_phase("backward")
-            (loss * (loss_scale * (stop - start) / total)).backward()
+            scaled = loss * (loss_scale * (stop - start) / total)
+            # This gradient of the scaled loss is 1 if the loss is finite, else NaN.
+            scaled.backward(scaled.detach() * 0 + 1 if spreads_nonfinite else None)
             observers.end_phase("backward", begin)
         loss_sum += float(loss.detach()) * (stop - start)
         right = objective.correct(output, piece_target)
@@ -208,14 +206,49 @@ def forward_backward(
     return Outcome(loss_sum / total, num_right, num_answers, total)
 
 
+def micro_batches(total: int, most_samples: int | None, *, least_pieces: int = 1) -> list[tuple[int, int]]:
+    """Return the bounds (start, stop) of the micro-batches of a batch of `total` samples."""
+    num_pieces = -(-total // most_samples) if most_samples else 1
+    num_pieces = min(max(num_pieces, least_pieces), total)
+    return list(pairwise(total * piece // num_pieces for piece in range(num_pieces + 1)))
+
+
+def gradients_of_batch(
+    model: nn.Module,
+    inputs: Tree,
+    target: Tree,
+    *,
+    objective: Objective,
+    arithmetic: Arithmetic,
+    micro_batch_size: int | None = None,
+) -> Iterator[tuple[Tensor | None, ...]]:
+    """Yield the gradients of all trained parameters for each micro-batch of a batch.
+
+    Neither `.grad` nor gradient hooks are used, so nothing is sent.
+    """
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for start, stop in micro_batches(num_samples(inputs), micro_batch_size):
+        piece_inputs = arithmetic.prepare(slice_tree(inputs, start, stop))
+        piece_target = arithmetic.prepare(slice_tree(target, start, stop))
+        _, loss = _forward(model, piece_inputs, piece_target, objective, arithmetic)
+        yield torch.autograd.grad(loss, parameters, allow_unused=True)
+
+
+def _forward(
+    model: nn.Module, inputs: Tree, target: Tree, objective: Objective, arithmetic: Arithmetic
+) -> tuple[Any, Tensor]:
+    """Return the output of a model and its loss."""
+    with arithmetic.autocast():
+        output = call_model(model, inputs)
+        if arithmetic.precision == "bf16":
+            output = cast_floats(output, torch.float32)
+        return output, objective.loss(output, target)
+
+
 @torch.no_grad()
 def forward(model: nn.Module, inputs: Tree, target: Tree, *, objective: Objective, arithmetic: Arithmetic) -> Outcome:
     """Return a batch's loss and its numbers of correct and of all predictions, computed without gradients."""
     inputs, target = arithmetic.prepare(inputs), arithmetic.prepare(target)
-    with arithmetic.autocast():
-        output = call_model(model, inputs)
-    if arithmetic.precision == "bf16":
-        output = cast_floats(output, torch.float32)
-    loss = objective.loss(output, target)
+    output, loss = _forward(model, inputs, target, objective, arithmetic)
     right = objective.correct(output, target) or (0, 0)
     return Outcome(float(loss), *right, first_tensor(inputs).shape[0])

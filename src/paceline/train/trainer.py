@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -30,10 +30,11 @@ from paceline.strategies.capabilities import (
 from paceline.train.batchnorm import GlobalBatch, batchnorm_layers, prepare_batchnorm, synchronise_statistics
 from paceline.train.context import Context
 from paceline.train.evaluate import Score, TargetAccuracy, evaluate
+from paceline.train.finite import CONTINUE, FiniteCheck
 from paceline.train.optimizers import build_optimizer, learning_rate
 from paceline.train.replica_check import ReplicaCheck
 from paceline.train.replicas import make_equal
-from paceline.train.step import Arithmetic, Outcome, build_objective, forward_backward
+from paceline.train.step import Arithmetic, Outcome, build_objective, forward_backward, gradients_of_batch
 
 
 @dataclass
@@ -59,15 +60,15 @@ class History:
         self.num_answers.append(outcome.num_answers)
         self.num_samples.append(outcome.num_samples)
 
-    def since(self, first_step: int) -> Score:
+    def since(self, first_step: int, *, without: Collection[int] = ()) -> Score:
         """Return mean training loss and accuracy of this worker's samples, from step `first_step` on.
 
-        Without samples the loss is NaN. Without predictions the accuracy is None.
+        Steps in `without` are left out. Without samples the loss is NaN. Without predictions the accuracy is None.
         """
-        samples, answers = sum(self.num_samples[first_step:]), sum(self.num_answers[first_step:])
-        pairs = zip(self.loss[first_step:], self.num_samples[first_step:], strict=True)
-        loss = sum(loss * count for loss, count in pairs) / samples if samples else float("nan")
-        return Score(loss, sum(self.num_right[first_step:]) / answers if answers else None)
+        steps = [step for step in range(first_step, len(self.loss)) if step not in without]
+        samples, answers = (sum(counts[step] for step in steps) for counts in (self.num_samples, self.num_answers))
+        loss = sum(self.loss[step] * self.num_samples[step] for step in steps) / samples if samples else float("nan")
+        return Score(loss, sum(self.num_right[step] for step in steps) / answers if answers else None)
 
 
 class Trainer:
@@ -110,6 +111,7 @@ class Trainer:
         self._hooks = [p.register_post_accumulate_grad_hook(self._on_gradient) for p in hooked_parameters_of(strategy)]
         self.replica_check = ReplicaCheck(train.check_replicas, strategy, comm) if train.check_replicas else None
         self.history = History()
+        self.finite = FiniteCheck(train.on_nonfinite, strategy, context)
         self.target = TargetAccuracy(recipe.measure.target_accuracy, strategy, comm)
         self.observe(observers)
 
@@ -125,7 +127,7 @@ class Trainer:
     def run(
         self, on_step: Callable[[int], None] | None = None, on_epoch: Callable[[int], None] | None = None
     ) -> History:
-        """Train for all steps, or until the target accuracy is reached, and return the measurements.
+        """Train for all steps, or until the target accuracy is reached or training diverges; return the measurements.
 
         `on_step` is called after every step, `on_epoch` after every epoch. The training time includes `on_step` and
         checks of replicas, but neither `on_epoch` nor evaluations. Gradient hooks are removed at the end, so a trainer
@@ -140,6 +142,8 @@ class Trainer:
             self._step(step, epoch, index)
             if on_step is not None:
                 on_step(step)
+            if self.finite.is_stopped:
+                break
             if self.replica_check is not None:
                 self.replica_check.after_step(step, self.model.parameters())
             before = time.perf_counter()
@@ -210,6 +214,7 @@ class Trainer:
         data_done = time.perf_counter()
         self._set_learning_rate(step)
         zero_grad(strategy)
+        self.finite.step_begins()
         self.global_batch.has_samples = has_samples
         scale = loss_scale_of(strategy) if has_samples else 0.0
         self.global_batch.gradient_share = worker.weight / scale if scale else 0.0
@@ -226,6 +231,7 @@ class Trainer:
             micro_batch_size=self.recipe.train.micro_batch_size,
             least_pieces=micro_batches_of(strategy),
             before_last=self._no_sync,
+            spreads_nonfinite=self.finite.mode != CONTINUE,
             observers=observers,
         )
         for buffer, value in zip(self._running_statistics() if saved else [], saved, strict=True):
@@ -236,7 +242,19 @@ class Trainer:
         strategy.after_backward()
         observers.end_phase(COMMUNICATION, begin)
         begin = observers.begin_phase("optimizer")
-        strategy.step()
+        self.finite.take_step(
+            step,
+            loss=outcome.loss,
+            has_samples=has_samples,
+            recompute=lambda: gradients_of_batch(
+                self.model,
+                inputs,
+                target,
+                objective=self.objective,
+                arithmetic=self.arithmetic,
+                micro_batch_size=self.recipe.train.micro_batch_size,
+            ),
+        )
         observers.end_phase("optimizer", begin)
         begin = observers.begin_phase(COMMUNICATION)
         strategy.after_step()

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from paceline.present.comparison_page import comparison_page
-from paceline.present.page_parts import Page, Presenter
+from paceline.present.comparison_page import comparison_page, study_of
+from paceline.present.page_parts import Finding, Page, Presenter
 from paceline.present.pages import PageContent, requested_repeats
 from paceline.present.studies.sweep import is_sweep, sweep_page
+from paceline.results import CompareResult
 
 
 class ComparePresenter(Presenter):
     name: ClassVar[str] = "compare"
 
     def page(self, material: PageContent) -> Page:
-        return comparison_page(material)
+        failed = study_of(material, CompareResult).failed or []
+        also = [
+            Finding(f"{one.label} diverged in repeat {one.repeat}: {one.error}.", "Diverged", "problem")
+            for one in failed
+        ]
+        return comparison_page(material, also=also)
 
 
 class SeveralPresenter(Presenter):

@@ -79,6 +79,10 @@ def run_facts(run: RunResult) -> list[Fact]:
         ("last epoch", f"loss {number(final.train_loss)}, accuracy {percentage(final.train_accuracy)}"),
         ("test set", f"loss {number(final.test_loss)}, accuracy {percentage(final.test_accuracy)}"),
     ]
+    if run.skipped_steps:
+        facts.append(("skipped", f"{run.skipped_steps} of {counted(run.steps, 'step')}: gradients were not finite"))
+    if run.skipped_samples:
+        facts.append(("left out", f"{counted(run.skipped_samples, 'sample')} that cannot be read"))
     if run.servers:
         facts.append(("servers", f"{run.servers}, in addition to the workers"))
     staleness = run.staleness_updates

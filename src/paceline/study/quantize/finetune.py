@@ -43,6 +43,7 @@ def finetune_recipe(recipe: Recipe, *, steps: int, lr: float | None) -> Recipe:
     changes |= {"schedule.name": "constant", "schedule.warmup": 0.0, "schedule.scale_lr": "none"}
     changes |= {"measure.inject": [], "measure.target_accuracy": None, "measure.profile": "", "train.compile": False}
     changes |= {"train.checkpoint_every": 0, "train.batchnorm": "local"}  # BatchNorm is folded already
+    changes["train.on_nonfinite"] = "continue"  # the weights are checked at the end
     changes["train.precision"] = "fp32"  # lower precision would add other rounding errors to those of int8
     return recipe.replace({**changes, "optimizer.lr": recipe.optimizer.lr / 10 if lr is None else lr})
 
