@@ -56,7 +56,7 @@ def main() -> None:
     # By default, the C++ code of torch prints a stack trace before Paceline's one-sentence error.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     try:
-        make_app()()
+        make_app()(prog_name="paceline")
     except PacelineError as error:
         from paceline.cli.output import PlainConsole
         from paceline.text import shortened
