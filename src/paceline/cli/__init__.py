@@ -70,7 +70,7 @@ def main() -> None:
 
 def _run_app() -> None:
     try:
-        make_app()()
+        make_app()(prog_name="paceline")
     except SystemExit as end:
         if end.code == INTERRUPTED_CODE:
             raise KeyboardInterrupt from end

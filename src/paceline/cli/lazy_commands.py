@@ -16,6 +16,8 @@ from typer.core import TyperCommand, TyperGroup
 
 import paceline.cli
 
+_TYPER_ERROR: Any = typer.BadParameter.__base__  # of all errors about options and commands; typer does not export it
+
 
 class CommandSummary(NamedTuple):
     """Entry of a command in the list that `paceline --help` prints."""
@@ -120,7 +122,7 @@ def _one_sentence_errors() -> Iterator[None]:
     """Raise typer's errors about commands and options in the `with` block as UsageError, with one sentence."""
     try:
         yield
-    except typer.BadParameter.__base__ as error:
+    except _TYPER_ERROR as error:
         from paceline.cli.request_errors import as_usage_error
 
         usage_error = as_usage_error(error)

@@ -6,38 +6,34 @@ import difflib
 import re
 from typing import Any
 
-import typer
-
 from paceline.errors import UsageError
 from paceline.parsing import TYPE_NAMES
 from paceline.text import plain_text
 
-# typer exports neither the base class of its errors, nor the classes that this module tells apart by name.
-TYPER_ERROR: Any = typer.BadParameter.__base__
 _KINDS = {"int": TYPE_NAMES[int], "float": TYPE_NAMES[float], "bool": TYPE_NAMES[bool]}
 _BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 
 
-def as_usage_error(error: Exception) -> UsageError | None:
-    """Return the error as a UsageError, or None if typer should show it itself, as it does with help texts."""
-    if not isinstance(error, TYPER_ERROR):
-        return None
-    given: Any = error
-    command = given.ctx.command_path if given.ctx is not None else "paceline"
-    help_hint = "" if given.ctx is None else f"see `{command} --help`"
+def as_usage_error(error: Any) -> UsageError | None:
+    """Return an error of typer as a UsageError, or None if typer should show it itself, as it does with help texts.
+
+    Errors are told apart by the names of their classes, because typer does not export the classes.
+    """
+    command = error.ctx.command_path if error.ctx is not None else "paceline"
+    help_hint = "" if error.ctx is None else f"see `{command} --help`"
     match type(error).__name__:
         case "NoArgsIsHelpError":
             return None
         case "NoSuchOption":
-            text = f"unknown option {given.option_name!r}; {_nearest_option(given) or help_hint}".removesuffix("; ")
+            text = f"unknown option {error.option_name!r}; {_nearest_option(error) or help_hint}".removesuffix("; ")
         case "MissingParameter":
-            text = f"{command} needs {_name_of(given.param)}; {help_hint}"
-        case "BadParameter" if given.param is not None:
-            text = f"{_name_of(given.param)} {_wrong_value(given)}"
-        case "BadOptionUsage" if "requires" in given.message:
-            text = f"{given.option_name} needs a value"
+            text = f"{command} needs {_name_of(error.param)}; {help_hint}"
+        case "BadParameter" if error.param is not None:
+            text = f"{_name_of(error.param)} {_wrong_value(error)}"
+        case "BadOptionUsage" if "requires" in error.message:
+            text = f"{error.option_name} needs a value"
         case _:
-            text = _as_clause(given.format_message(), help_hint)
+            text = _as_clause(error.format_message(), help_hint)
     return UsageError(plain_text(text))
 
 
@@ -57,7 +53,8 @@ def _name_of(parameter: Any) -> str:
 
 def _wrong_value(error: Any) -> str:
     """Say what a value must be and what was given, as in "must be a whole number, not 'four'"."""
-    details = getattr(error.__cause__, "errors", list)()  # of pydantic, with which typer converts values
+    # Typer converts values with pydantic, whose exceptions have details.
+    details: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
     if not details:
         return f"is invalid: {_as_clause(error.message)}"
     first, kind = details[0], details[0]["type"].partition("_")[0]
