@@ -23,7 +23,7 @@ LAYERS: list[set[str]] = [
     {"plugins"},
     {"recipe"},
     {"data", "measure", "comm", "cluster"},
-    {"models"},
+    {"models", "checkpoint"},
     {"codecs"},
     {"strategies"},
     {"train"},

@@ -16,8 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from paceline.durable_files import durable_file
 from paceline.measure.observer import PHASES
 from paceline.results import Json
+from paceline.worker_files import worker_lines
 
 MOST_QUEUED = 64  # limit of chunks and lines in the queue
 CHUNK_NUMBERS = 8192  # numbers per chunk
@@ -114,8 +116,10 @@ class Spool:
     Adding to the queue never blocks. If the queue is full or writing has failed, new items are dropped and counted.
     """
 
-    def __init__(self, path: Path, head: Json, shift_s: float) -> None:
+    def __init__(self, path: Path, head: Json | None, shift_s: float) -> None:
         """Create the worker's file at `path`, with `head` as first line, and the spool file.
+
+        If `head` is None, new lines are appended to the file at `path`.
 
         `shift_s` plus a time of this worker's `perf_counter` is the time since the run's start. `shift_s` is stored
         for `recover`, which needs it if the worker is killed.
@@ -125,8 +129,9 @@ class Spool:
         self.error = ""
         self.dropped = 0
         self._numbers = path.with_suffix(SUFFIX).open("wb", buffering=0)
-        self._lines = path.open("wb", buffering=0)
-        self._lines.write(_line(head))
+        self._lines = path.open("ab" if head is None else "wb", buffering=0)
+        if head is not None:
+            self._lines.write(_line(head))
         self._numbers.write(array("d", [shift_s]))
         self._queue: queue.SimpleQueue[array[float] | bytes | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -205,6 +210,21 @@ def recover(folder: Path) -> None:
             _convert(spool, target, lambda moment, shift_s=shift_s: moment + shift_s)  # type: ignore[misc]
             target.write(_line({"kind": "end", "dropped": 0, "complete": False}))
         spool.unlink()
+
+
+def keep_earlier_lines(file: Path, num_steps: int, run_s: float) -> bool:
+    """Drop what a worker recorded after `num_steps` steps, when the run had lasted `run_s` seconds.
+
+    The rest is continued by the resumed run. Returns False if there is no file.
+    """
+    if not file.is_file():
+        return False
+    with durable_file(file) as target:
+        for line in worker_lines(file):
+            is_earlier = line["step"] < num_steps if "step" in line else line.get("time_s", 0.0) <= run_s
+            if is_earlier and line["kind"] != "end":
+                target.write(_line(line))
+    return True
 
 
 def _convert(spool: Path, target: Any, run_time: Callable[[float], float]) -> None:

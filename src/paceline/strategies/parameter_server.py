@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from paceline.checkpoint import CheckpointRequest
 from paceline.codecs import TensorSpec
 from paceline.codecs.cast import Cast
 from paceline.comm import Comm, Operation
@@ -21,6 +22,7 @@ from paceline.strategies.capabilities import (
     BufferEstimate,
     Heartbeat,
     ModelCheck,
+    ServerCheckpoints,
     Servers,
     distribution,
 )
@@ -34,6 +36,8 @@ from paceline.strategies.serving import (
     NOT_COUNTED,
     NOTE,
     NOTE_FIELDS,
+    RESTORE,
+    SAVE,
     START,
     STEP,
     STOP_REQUEST,
@@ -42,6 +46,7 @@ from paceline.strategies.serving import (
     Note,
     Server,
     Share,
+    send_request,
     split_tensors,
 )
 from paceline.strategies.weights import unpack
@@ -51,7 +56,9 @@ DEFAULT_STALENESS = 2
 
 
 @dataclass(kw_only=True)
-class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck, BufferEstimate, Strategy):
+class ParameterServer(
+    Accumulating, Servers, ServerCheckpoints, Asynchronous, Heartbeat, ModelCheck, BufferEstimate, Strategy
+):
     """Every worker sends its gradients to servers, which update the parameters and send them back.
 
     Servers are extra processes without training data. Each server holds some of the model's tensors and their optimiser
@@ -230,6 +237,33 @@ class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck
         self._receive_answers()
         for peer, _ in self._links:
             self._comm.send(torch.zeros(1), peer, START)
+
+    def save_servers(self, request: CheckpointRequest) -> None:
+        self._send_request(SAVE, request)
+
+    def restore_servers(self, request: CheckpointRequest) -> None:
+        self._send_request(RESTORE, request)
+        with self._comm.uncounted():
+            self._receive_answers()
+
+    def _send_request(self, kind: int, request: CheckpointRequest) -> None:
+        if self.is_asynchronous or self._comm.rank == 0:
+            with self._comm.uncounted():
+                for peer, share in self._links:
+                    send_request(self._comm, peer, kind, request, share)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {
+            **super().state_dict(),
+            "versions": torch.tensor([self._versions[peer] for peer, _ in self._links]),
+            "staleness": torch.tensor(self._staleness, dtype=torch.int64),
+            "leads": torch.tensor(self._leads, dtype=torch.int64),
+        }
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        super().load_state_dict(state)
+        self._versions = dict(zip(self._versions, state["versions"].tolist(), strict=True))
+        self._staleness, self._leads = state["staleness"].tolist(), state["leads"].tolist()
 
     def _send_note(self, kind: int) -> None:
         for peer, share in self._links:

@@ -6,6 +6,7 @@ A server is a process that only holds parameters (parameter server). A launcher'
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,16 @@ from paceline.comm.traffic_counts import by_medium, bytes_by_link, medium_of
 from paceline.data import load_data
 from paceline.models import build_model
 from paceline.recipe import DataConfig, OptimizerConfig, Recipe
+from paceline.results import Json, changed
 from paceline.results.run import Link
-from paceline.results.value import changed
 from paceline.results.worker_report import WorkerReport
 from paceline.strategies import Servers, Strategy, StrategySpec, Worker
 from paceline.strategies.base import predict_traffic
 from paceline.strategies.capabilities import as_asynchronous, metrics_of
+from paceline.train.checkpointing import CheckpointPlace, Checkpoints
 from paceline.train.context import Context
 from paceline.train.optimizers import build_optimizer
-from paceline.train.recording import recording
+from paceline.train.recording import Earlier, recording
 from paceline.train.replicas import mean_state, own_state, parameter_digest, replica_drift, save_weights
 from paceline.train.step import Arithmetic, build_objective, forward_backward
 from paceline.train.trainer import Trainer
@@ -68,17 +70,31 @@ def serve(context: Context, recipe: Recipe, strategy: Strategy, model: nn.Module
     model = Arithmetic(train.precision, train.channels_last, context.device).place(model)
     optimizer = build_optimizer(recipe.optimizer, [p for p in model.parameters() if p.requires_grad])
     strategy.serve(
-        Worker(comm=context.comm, codec=strategy.codec, model=model, optimizer=optimizer, servers=context.servers)
+        Worker(
+            comm=context.comm,
+            codec=strategy.codec,
+            model=model,
+            optimizer=optimizer,
+            servers=context.servers,
+            warn=lambda text: context.emit({"kind": "warning", "text": text}),
+        )
     )
 
 
 def train_job(
-    context: Context, recipe: Recipe, strategy: str, checkpoint: str, folder: str = "", steps_per_block: int = 0
+    context: Context,
+    recipe: Recipe,
+    strategy: str,
+    checkpoint: str,
+    folder: str = "",
+    steps_per_block: int = 0,
+    checkpoints: Json | None = None,
 ) -> WorkerReport:
     """Train, and return the measurements of this worker.
 
     Unless `checkpoint` is empty, rank 0 saves the final model, averaged over workers, to this file. Rank 0 also saves
-    checkpoints of epochs in the same folder, if the recipe asks for them. `folder` is the folder of the run; if it is
+    the weights after epochs in the same folder, if the recipe asks for checkpoints of epochs. `checkpoints` holds the
+    fields of a `CheckpointPlace`: where checkpoints are written, and the one from which the run is resumed. `folder` is the folder of the run; if it is
     empty, measurements are not written to files. If `steps_per_block` is not 0, steps form blocks of this size, and
     only some blocks are recorded (see `is_measured` in measure/observer.py), to measure the overhead of recording.
     """
@@ -86,19 +102,28 @@ def train_job(
     trainer = make_trainer(context, recipe, strategy)
     comm = context.comm
     comm.counter.clear()
+    own = Checkpoints(trainer, CheckpointPlace(**checkpoints or {}), strategy)
+    own.restore()
     comm.barrier()
     setup_s = time.perf_counter() - started
-    with recording(trainer, folder=folder, steps_per_block=steps_per_block):
-        report = _train(trainer, strategy, checkpoint)
+    earlier = Earlier(trainer.first_step, own.run_s)
+    with recording(trainer, folder=folder, steps_per_block=steps_per_block, earlier=earlier) as clock:
+        report = _train(
+            trainer,
+            strategy,
+            checkpoint,
+            lambda num_steps: own.after_step(num_steps, clock.run_time(time.perf_counter())),
+        )
+        own.finish()
     return changed(report, setup_s=setup_s, **trainer.observers.report_fields())
 
 
-def _train(trainer: Trainer, strategy: str, checkpoint: str) -> WorkerReport:
+def _train(trainer: Trainer, strategy: str, checkpoint: str, on_checkpoint: Callable[[int], None]) -> WorkerReport:
     context, recipe, comm = trainer.context, trainer.recipe, trainer.context.comm
 
     def save_epoch(epoch: int) -> None:
-        every = recipe.train.checkpoint_every
-        if not every or (epoch + 1) % every:
+        interval = recipe.train.checkpoint_interval
+        if interval is None or interval.unit != "epochs" or (epoch + 1) % interval.count:
             return
         # No collective under an asynchronous strategy: rank 0 saves its own replica.
         is_asynchronous = as_asynchronous(trainer.strategy) is not None
@@ -107,7 +132,7 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> WorkerReport:
             metadata = {"model": recipe.model.name, "strategy": strategy, "epoch": str(epoch + 1)}
             save_weights(state, Path(checkpoint).with_name(f"epoch-{epoch + 1}.safetensors"), metadata)
 
-    history = trainer.run(on_epoch=save_epoch)
+    history = trainer.run(on_epoch=save_epoch, on_checkpoint=on_checkpoint)
     wire = comm.wire()
     counted = by_medium(comm, comm.counter)
     predicted = predict_traffic(
