@@ -99,9 +99,9 @@ def prune(checkpoints: Path, keep: int) -> None:
 
 
 def _check_same(folder: Path, first: Header, other: Header) -> None:
-    if other != first.of_rank(other.rank):
-        names = [name for name in Header.__struct_fields__ if name != "rank"]
-        odd = next(name for name in names if getattr(other, name) != getattr(first, name))
+    names = [name for name in Header.__struct_fields__ if name not in ("rank", "run_s")]
+    odd = next((name for name in names if getattr(other, name) != getattr(first, name)), None)
+    if odd is not None:
         raise Damaged(
             f"{header_file(folder, other.rank).name} has {odd} {getattr(other, odd)!r}, and "
             f"{header_file(folder, 0).name} has {getattr(first, odd)!r}"

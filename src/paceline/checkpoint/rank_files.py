@@ -45,7 +45,7 @@ class Damaged(PacelineError):
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Facts about one worker's or server's part of a checkpoint. In a whole checkpoint only `rank` differs."""
+    """Facts about one worker's or server's part of a checkpoint. In a whole one, only `rank` and `run_s` differ."""
 
     step: int  # number of completed steps
     epoch: int
@@ -54,6 +54,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     servers: int
     strategy: str
     recipe: str  # digest of the settings that the result depends on
+    run_s: float = 0.0  # duration of the run until the checkpoint; differs between ranks
     attempt: int  # how often the run was started before; files of two attempts are never one checkpoint
     schema: int = SCHEMA
 

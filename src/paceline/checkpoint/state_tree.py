@@ -1,7 +1,7 @@
 """Split nested values into plain JSON values and tensors, and join them again.
 
-A state consists of None, bool, int, float, str, lists, tuples, dicts (with keys of type str or int) and tensors. Tensors
-are stored apart from the rest, in one file. In the plain values, a small dict with the tensor's name stands for each.
+A state consists of None, bool, int, float, str, lists, tuples, dicts (with keys of type str or int) and tensors. The
+tensors are stored in one file, apart from the rest. In the plain values, a small dict with its name stands for each.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The command `run`: train one recipe under one strategy."""
+"""The command `run`: train under one strategy."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -13,34 +13,56 @@ from paceline.present.terminal import say
 
 ORDER = 2
 
+Resume = Annotated[
+    str, typer.Option("--resume", help="Continue this unfinished run from its last checkpoint.", metavar="RUN")
+]
+
 
 @recipe_options(leave_out=("strategies",))
 @host_options
 @session_options(leave_out=("resume", "fresh", "report"))
-def run(recipe: Any, session: Any) -> None:
+def run(recipe: Any, session: Any, resume: Resume = "") -> None:
     """Train one recipe under one strategy, and show the time and result of every worker."""
     from paceline.cli.progress import strategy_progress
     from paceline.cli.study_session import start_workers
     from paceline.results import SCHEMA
-    from paceline.runs import timestamped
+    from paceline.runs import Folder, timestamped
     from paceline.study.entries import make_entry
     from paceline.study.preflight import preflight
+    from paceline.study.resumption import find_resumption
     from paceline.study.run import execute, run_folder
 
+    unfinished = None
+    if resume:
+        unfinished, recipe = session.read_unfinished_run(resume, recipe)
     recipe = session.prepare_recipe(recipe)
     entry = make_entry(recipe.strategy, recipe)
     facts = preflight(recipe, [entry])
+    resumption = None if unfinished is None else find_resumption(unfinished, entry.recipe(recipe))
     with start_workers(entry.num_processes, session.launcher(recipe.cluster)) as pool:
         say(
             session.console,
             f"{model_and_data(recipe, facts)}, {processes_of(entry)}, global batch {recipe.batch_size}, "
             f"{facts.total_steps} steps under {entry.label}, comm {recipe.comm}{session.place_words(recipe.cluster)}",
         )
+        if resumption is not None:
+            where = f"after step {resumption.step}" if resumption.step else "from the start: there is no checkpoint"
+            say(session.console, f"Resuming {unfinished} {where}.")
         bars = strategy_progress([entry], repeats=1, console=session.console)
         with session.listener(bars) as listener, bars:
-            folder = run_folder(session.out, timestamped(f"{recipe.name}-{entry.label}"), pool)
+            if unfinished is not None:
+                folder: Any = Folder.reopen(unfinished)
+            else:
+                folder = run_folder(session.out, timestamped(f"{recipe.name}-{entry.label}"), pool)
             listener.started(entry, 0)
-            result = execute(pool, recipe, entry, folder=folder, on_event=lambda e: listener.event(entry, e))
+            result = execute(
+                pool,
+                recipe,
+                entry,
+                folder=folder,
+                on_event=lambda e: listener.event(entry, e),
+                resume=resumption,
+            )
             if result is not None:
                 listener.done(entry, 0, result)
     if result is not None and folder is not None:

@@ -62,6 +62,7 @@ class Folder:
     def __init__(self, out: Path, name: str) -> None:
         self._out = out
         self._name = name
+        self._is_kept = False
         try:
             out.mkdir(parents=True, exist_ok=True)
             _delete_leftovers(out)
@@ -71,6 +72,14 @@ class Folder:
                 f"results cannot be written to {str(out)!r}: {error.strerror}; choose another --out"
             ) from None
         self.path.chmod(0o755)
+
+    @classmethod
+    def reopen(cls, path: Path) -> Folder:
+        """Open the folder of an unfinished run to continue it. It keeps its name, and is never deleted."""
+        folder = cls.__new__(cls)
+        folder._out, folder._name, folder.path = path.parent, path.name, path
+        folder._is_kept = True
+        return folder
 
     def write_json(self, name: str, value: Value) -> None:
         self.write_text(name, encode(value).decode())
@@ -86,7 +95,7 @@ class Folder:
         inner = self.path / name
         try:
             with disk_errors(inner):
-                inner.mkdir()
+                inner.mkdir(exist_ok=self._is_kept)
         except RunError:
             self.discard()
             raise
@@ -97,6 +106,8 @@ class Folder:
 
         If a folder with that name exists, a number is appended to the name.
         """
+        if self._is_kept:
+            return self.path
         number = 1
         while True:
             final = self._out / (self._name if number == 1 else f"{self._name}-{number}")
@@ -112,6 +123,8 @@ class Folder:
             return final
 
     def discard(self) -> None:
+        if self._is_kept:
+            return
         shutil.rmtree(self.path, ignore_errors=True)
 
 

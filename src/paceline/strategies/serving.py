@@ -27,8 +27,8 @@ from paceline.strategies.weights import unpack, views_in
 
 NOTE, VECTOR, TENSORS, ANSWER, START, REQUEST = 0x51, 0x52, 0x53, 0x54, 0x55, 0x56  # tags of messages
 # Kinds of notes. STEP: a vector follows; ALIVE: the worker is evaluating; DONE: it has taken its last step and waits
-# for the others; FINISH: it ends; STOP_REQUEST: the next step of every worker shall be its last; SAVE and RESTORE: write
-# or restore a checkpoint. The weight in a note to SAVE or RESTORE is the size of the request that follows it, in bytes.
+# for the others; FINISH: it ends; STOP_REQUEST: the next step of every worker shall be its last; SAVE and RESTORE: a
+# request to write or restore a checkpoint follows, and the note's weight is the size of the request in bytes.
 STEP, ALIVE, DONE, FINISH, STOP_REQUEST, SAVE, RESTORE = range(7)
 NOTE_FIELDS = 3  # kind, weight, version; then the learning rate of every tensor
 # Version, staleness, whether to stop, lead in steps (in answers to DONE: the number of workers still running).

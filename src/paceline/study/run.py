@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from paceline.errors import WorkerError
 from paceline.launch.base import Task, WorkerPool
 from paceline.measure.environment import environment
@@ -27,28 +29,48 @@ from paceline.results.worker_report import WorkerReport
 from paceline.runs import Folder, write_run
 from paceline.runs.store import disk_errors
 from paceline.study.entries import Entry
+from paceline.study.resumption import CHECKPOINTS, Resumption
 from paceline.study.run_analysis import analyse_run
 from paceline.study.run_results import run_result
+from paceline.train.checkpointing import CheckpointPlace
 from paceline.train.context import Event
 from paceline.train.job import serve_job, train_job
 
 
 def execute(
-    launcher: WorkerPool, recipe: Recipe, entry: Entry, *, folder: Folder | None, on_event: Callable[[Event], None]
+    launcher: WorkerPool,
+    recipe: Recipe,
+    entry: Entry,
+    *,
+    folder: Folder | None,
+    on_event: Callable[[Event], None],
+    resume: Resumption | None = None,
 ) -> RunResult | None:
     """Train under one strategy, store the run in `folder` if one is passed, and return the result.
 
-    Return None in all processes but the main one, which alone receives the workers' reports.
+    With `resume`, `folder` is the reopened folder of an unfinished run, which continues from its checkpoint. Return
+    None in all processes but the main one, which alone receives the workers' reports.
     """
     recipe = entry.recipe(recipe)
-    checkpoint = ""
+    earlier = resume or Resumption(attempt=0)
+    checkpoint, place = "", CheckpointPlace()
     if folder is not None:
-        checkpoint = str((folder.make_subfolder("checkpoints") / "final.safetensors").resolve())
-    task = training_task(recipe, entry, folder, checkpoint=checkpoint)
+        checkpoints = folder.make_subfolder(CHECKPOINTS)
+        checkpoint, place = str((checkpoints / "final.safetensors").resolve()), earlier.place(checkpoints)
+        folder.write_text("recipe.toml", recipe.to_toml())
+        with disk_errors(folder.path):
+            recover(folder.path / "workers")
+    for text in earlier.skipped:
+        on_event({"kind": "warning", "text": text})
+    task = training_task(recipe, entry, folder, checkpoint=checkpoint, checkpoints=msgspec.to_builtins(place))
     facts = environment()  # read before the run adds load to the machine
     started = time.perf_counter()
     record = RunRecord(
-        schema=SCHEMA, kind="run", name=recipe.name, started=time.strftime("%Y-%m-%dT%H:%M:%S%z"), status=DONE
+        schema=SCHEMA,
+        kind="run",
+        name=recipe.name,
+        started=earlier.started or time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        status=DONE,
     )
     try:
         answers = launcher.run(task, on_event)
@@ -58,7 +80,7 @@ def execute(
         raise
     if not launcher.is_main:
         return None
-    total_s = time.perf_counter() - started
+    total_s = earlier.run_s + time.perf_counter() - started
     workers = convert_reports(answers, WorkerReport)
     analysis = analyse_run(recipe, workers, folder.path if folder is not None else None)
     result = as_stored(run_result(recipe, entry, workers, total_s, analysis))
@@ -105,6 +127,8 @@ def _store_unfinished(folder: Folder, recipe: Recipe, record: RunRecord, error: 
             recover(folder.path / "workers")
         write_run(folder, recipe, environment(), record, [])
         error.add_note(f"the run is stored as {record.status}: {folder.commit()}")
+        if recipe.train.checkpoint_interval is not None:
+            error.add_note(f"continue with paceline resume {folder.path}")
     except BaseException:
         folder.discard()
         raise

@@ -80,7 +80,7 @@ class Checkpoints:
         except Damaged as reason:
             raise RunError(f"worker {rank} cannot resume from step {step}: {reason}") from None
         restore_worker(trainer, stored.state, num_steps=step)
-        self.run_s = stored.state["run_s"]
+        self.run_s = stored.header.run_s
         servers = server_checkpoints_of(trainer.strategy)
         if servers is not None:
             servers.restore_servers(CheckpointRequest(self.place.folder, stored.header))
@@ -90,8 +90,8 @@ class Checkpoints:
         if not self._is_due(num_steps):
             return
         per_epoch = self._trainer.plan.steps_per_epoch
-        header = msgspec.structs.replace(self._header, step=num_steps, epoch=num_steps // per_epoch)
-        self.writer.save(header, {**worker_state(self._trainer), "run_s": run_s})
+        header = msgspec.structs.replace(self._header, step=num_steps, epoch=num_steps // per_epoch, run_s=run_s)
+        self.writer.save(header, worker_state(self._trainer))
         servers = server_checkpoints_of(self._trainer.strategy)
         if servers is not None:
             servers.save_servers(CheckpointRequest(self.place.folder, header))

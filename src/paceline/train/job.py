@@ -94,9 +94,10 @@ def train_job(
 
     Unless `checkpoint` is empty, rank 0 saves the final model, averaged over workers, to this file. Rank 0 also saves
     the weights after epochs in the same folder, if the recipe asks for checkpoints of epochs. `checkpoints` holds the
-    fields of a `CheckpointPlace`: where checkpoints are written, and the one from which the run is resumed. `folder` is the folder of the run; if it is
-    empty, measurements are not written to files. If `steps_per_block` is not 0, steps form blocks of this size, and
-    only some blocks are recorded (see `is_measured` in measure/observer.py), to measure the overhead of recording.
+    fields of a `CheckpointPlace`: where checkpoints are written, and the one from which the run is resumed. `folder` is
+    the folder of the run; if it is empty, measurements are not written to files. If `steps_per_block` is not 0, steps
+    form blocks of this size, and only some blocks are recorded (see `is_measured` in measure/observer.py), to measure
+    the overhead of recording.
     """
     started = time.perf_counter()
     trainer = make_trainer(context, recipe, strategy)
