@@ -12,7 +12,7 @@ from paceline.checkpoint.checkpoint_request import CheckpointRequest
 from paceline.checkpoint.checkpoint_writer import CheckpointWriter
 from paceline.checkpoint.optimizer_state import load_optimizer_state, optimizer_state
 from paceline.checkpoint.rank_files import Damaged, Header, RankState, read_rank, write_rank
-from paceline.checkpoint.rng_state import rng_state, set_rng_state
+from paceline.checkpoint.rng_state import rng_state, seed_all, set_rng_state
 from paceline.checkpoint.state_tree import Tree
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "prune",
     "read_rank",
     "rng_state",
+    "seed_all",
     "set_rng_state",
     "step_folder",
     "step_folders",

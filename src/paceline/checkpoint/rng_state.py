@@ -1,4 +1,4 @@
-"""Save and restore the random number generators of a process: of torch, NumPy and Python."""
+"""Seed, save and restore the random number generators of a process: of torch, NumPy and Python."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ import numpy as np
 import torch
 
 from paceline.checkpoint.state_tree import Tree
+
+
+def seed_all(seed: int) -> None:
+    """Seed all random number generators that training may use."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # NumPy's seeds have 32 bits
 
 
 def rng_state() -> Tree:

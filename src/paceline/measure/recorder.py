@@ -135,11 +135,14 @@ class Recorder(Observer):
             self._queued_at = now
             self._enqueue()
 
+    def flush(self) -> None:
+        self._pack()
+        self._enqueue()
+
     def run_ends(self) -> None:
         for comm in self._comms:
             comm.listener = None
-        self._pack()
-        self._enqueue()
+        self.flush()
         self.spool.close(self.clock.run_time)
 
     def _pack(self) -> None:

@@ -89,6 +89,7 @@ class Checkpoints:
         """Write a checkpoint after `num_steps` completed steps, if one is due. `run_s` is the duration of the run."""
         if not self._is_due(num_steps):
             return
+        self._trainer.observers.flush()
         per_epoch = self._trainer.plan.steps_per_epoch
         header = msgspec.structs.replace(self._header, step=num_steps, epoch=num_steps // per_epoch, run_s=run_s)
         self.writer.save(header, worker_state(self._trainer))

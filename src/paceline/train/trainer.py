@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from paceline.checkpoint import seed_all
 from paceline.comm import Comm
 from paceline.data import Batch, Data, make_plan
 from paceline.data.base import Tree
@@ -98,7 +99,7 @@ class Trainer:
         self.global_batch = GlobalBatch(comm)
         self.model = prepare_batchnorm(self.arithmetic.place(model), train.batchnorm, self.global_batch)
         make_equal(self.model, comm)
-        torch.manual_seed(recipe.seed + 1 + comm.rank)  # dropout differs between workers
+        seed_all(recipe.seed + 1 + comm.rank)  # dropout differs between workers
         optimizer = build_optimizer(recipe.optimizer, [p for p in self.model.parameters() if p.requires_grad])
         self.worker = Worker(
             comm=comm, codec=strategy.codec, model=self.model, optimizer=optimizer, servers=context.servers
