@@ -12,6 +12,7 @@ import pytest
 from safetensors.torch import load_file
 
 from helpers import child_processes, free_port, ignore_event, python_processes
+from paceline.checkpoint import step_folders
 from paceline.errors import WorkerError
 from paceline.launch.local import LocalPool
 from paceline.recipe import Recipe
