@@ -102,7 +102,7 @@ class ShardedLoader:
             batches.epoch, batches.first_step = self._epoch, first
         self._epoch += 1
         state = torch.get_rng_state()
-        source = iter(self.inner)
+        source: Iterator[Any] = iter(self.inner)
         if first:  # this iterator drew its seed before the checkpoint, and must not draw again
             torch.set_rng_state(state)
         if batches is None:
