@@ -99,3 +99,21 @@ class ForgetsAWorker(LocalSgd):
         comm = self.worker.comm
         if self.is_synchronised(step) and comm.rank == comm.world_size - 1:
             self.worker.parameters[0].view(-1)[0] += 1e-12
+
+
+@dataclass(kw_only=True)
+class Forgetful(AllReduce):
+    """Add half of the previous gradients, and leave them out of the state."""
+
+    name: ClassVar[str] = "forgetful"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._before: list[torch.Tensor] = []
+
+    def after_backward(self) -> None:
+        super().after_backward()
+        gradients = [parameter.grad for parameter in self.worker.parameters]
+        for gradient, before in zip(gradients, self._before, strict=False):
+            gradient.add_(before, alpha=0.5)
+        self._before = [gradient.clone() for gradient in gradients]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ EXAMPLES = {
     "regression": {"optimizer.name": "adam", "optimizer.lr": 0.01, "train.batch_size": 64},
     "transformer_lm": {"optimizer.name": "adamw", "optimizer.lr": 0.003, "train.batch_size": 32},
 }
-PROGRAMS = {"train_loop", "accumulate", "amp", "spawn", "stepwise"}
+PROGRAMS = {"train_loop", "accumulate", "amp", "spawn", "stepwise", "resume"}
 
 
 def test_every_example_is_here() -> None:
@@ -109,3 +110,20 @@ def test_finish_brings_weights_together() -> None:
     assert before_0 != before_1
     assert after_0 == after_1
     assert all(accuracy > 0.8 for accuracy in numbers(text, "accuracy"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_killed_loop_continues_to_the_same_weights(tmp_path: Path, num_workers: int) -> None:
+    whole = output_of("resume", str(tmp_path / "whole"), num_workers=num_workers)
+    command = [str(REPOSITORY / "examples" / "resume.py"), str(tmp_path / "killed"), "--die-at", "45"]
+    if num_workers > 1:
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_workers)]
+        command = [*torchrun, "--max-restarts", "0", *command]
+    with python_processes(command, environments=[{"OMP_NUM_THREADS": "1"}]) as [process]:
+        process.communicate(timeout=120)
+        assert process.returncode != 0
+    resumed = output_of("resume", str(tmp_path / "killed"), num_workers=num_workers)
+    assert resumed.count("resumed after step 40") == num_workers
+    [weights] = set(re.findall(r"weights (\w+)", whole))
+    assert set(re.findall(r"weights (\w+)", resumed)) == {weights}

@@ -12,6 +12,7 @@ import pytest
 from safetensors.torch import load_file
 
 from helpers import child_processes, free_port, ignore_event, python_processes
+from paceline.checkpoint import step_folders
 from paceline.errors import WorkerError
 from paceline.launch.local import LocalPool
 from paceline.recipe import Recipe
@@ -49,12 +50,10 @@ def test_a_run_with_servers_is_stored_with_what_was_measured(pool: LocalPool, tm
         assert sum(late.counts.values()) == 2 * 2 * 8  # workers x servers x steps
         assert late.max >= late.mean > 0  # two workers cannot both be first every time
     folder = tmp_path / "run" / "checkpoints"
-    assert sorted(file.name for file in folder.iterdir()) == [
-        "epoch-2.safetensors",
-        "epoch-4.safetensors",
-        "final.safetensors",
-    ]
-    second, last, final = (load_file(folder / name) for name in sorted(os.listdir(folder)))
+    weights = ["epoch-2.safetensors", "epoch-4.safetensors", "final.safetensors"]
+    assert sorted(file.name for file in folder.iterdir() if file.is_file()) == weights
+    assert [path.name for path in step_folders(folder)] == ["step-00000008", "step-00000004"]
+    second, last, final = (load_file(folder / name) for name in weights)
     assert second.keys() == last.keys() == final.keys()
     assert not second["conv1.weight"].equal(last["conv1.weight"])
     if mode == "sync":

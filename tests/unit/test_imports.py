@@ -34,7 +34,7 @@ LAYERS: list[set[str]] = [
     {"trusted_code"},
     {"recipe"},
     {"data", "measure", "comm", "cluster"},
-    {"models"},
+    {"models", "checkpoint"},
     {"codecs"},
     {"strategies"},
     {"train"},

@@ -75,7 +75,7 @@ class LazyGroup(TyperGroup):
             return None
         if self._shows_summaries:
             return TyperCommand(cmd_name, help=self.summaries[cmd_name].help)
-        return _load(cmd_name)
+        return load_command(cmd_name)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         with self._only_summaries():
@@ -108,7 +108,7 @@ class LazyGroup(TyperGroup):
 
 
 @cache
-def _load(name: str) -> Any:
+def load_command(name: str) -> Any:
     """Import the module of a command, and return the command with all its options."""
     alone = typer.Typer(rich_markup_mode="rich", add_completion=False)
     alone.callback()(lambda: None)  # with a callback, typer makes a group even of a single command

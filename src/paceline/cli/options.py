@@ -223,7 +223,8 @@ def _recipe_parameter(name: str, key: str) -> inspect.Parameter:
     field = dict(recipe_keys())[key]
     hint = key_type(key)
     if isinstance(hint, types.UnionType):
-        hint = next(part for part in hint.__args__ if part is not type(None))
+        # An option that takes a number or a text is text; the recipe converts it.
+        hint = str if str in hint.__args__ else next(part for part in hint.__args__ if part is not type(None))
     if typing.get_origin(hint) is tuple:
         hint = list[str] if field.metadata["is_repeated"] else str
     text, choices = field.metadata["help"], field.metadata["choices"]

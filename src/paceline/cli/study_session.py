@@ -223,6 +223,26 @@ class StudySession:
         folder = None if self.fresh else find_unfinished(study, self.out)
         return study, folder if folder is not None and self._confirm_resume(folder) else None
 
+    def read_unfinished_run(self, name: str, given: Recipe) -> tuple[Path, Recipe]:
+        """Return the folder of the run to resume, and its recipe.
+
+        Values in `given` may differ from the stored recipe only if they do not affect the result; then they apply.
+        """
+        from paceline.recipe import DEFAULT_RECIPE, KEYS_WITHOUT_EFFECT, load_recipe
+        from paceline.runs import folder_of
+        from paceline.study.resumption import read_unfinished
+
+        launcher = self.launcher()
+        if not launcher.starts_all:
+            raise UsageError(f"--resume needs one process that starts all workers; leave out {launcher.because}")
+        folder = folder_of(name, self.out)
+        ours, usual = given.to_dict(), load_recipe(DEFAULT_RECIPE).to_dict()
+        free = KEYS_WITHOUT_EFFECT - {"name", "description", "strategies"}
+        changes = {key: _at(ours, key) for key in free if _at(ours, key) != _at(usual, key)}
+        recipe = read_unfinished(folder, changes)
+        _refuse_other_recipe(given, recipe, tuple(KEYS_WITHOUT_EFFECT))
+        return folder, recipe
+
     def _read_resumed(self, kind: type[Study], recipe: Recipe | None, own_keys: tuple[str, ...]) -> tuple[Study, Path]:
         """Read the study that --resume names, and check that the command can continue it."""
         from paceline.recipe import Recipe

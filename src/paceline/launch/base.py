@@ -42,8 +42,9 @@ class Task:
 
     @property
     def shared_arguments(self) -> Mapping[str, Any]:
-        """The arguments that must be equal on all hosts: all except the paths `checkpoint` and `folder`."""
-        return {name: value for name, value in self.arguments.items() if name not in ("checkpoint", "folder")}
+        """The arguments that must be equal on all hosts: all except paths, which only the main process has."""
+        paths = ("checkpoint", "checkpoints", "folder")
+        return {name: value for name, value in self.arguments.items() if name not in paths}
 
     @property
     def num_processes(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import torch
@@ -55,9 +56,15 @@ def shard(loader: DataLoader[Any], *, seed: int = 0) -> ShardedLoader:
     if isinstance(loader.dataset, IterableDataset):
         stream = _EveryNth(loader.dataset, session.rank, session.world_size)
         inner: DataLoader[Any] = DataLoader(stream, batch_size=loader.batch_size, drop_last=loader.drop_last, **copied)
-        return ShardedLoader(session, inner, None)
+        return _known(ShardedLoader(session, inner, None))
     batches = _Batches(loader, session, seed)
-    return ShardedLoader(session, DataLoader(loader.dataset, batch_sampler=batches, **copied), batches)
+    return _known(ShardedLoader(session, DataLoader(loader.dataset, batch_sampler=batches, **copied), batches))
+
+
+def _known(loader: ShardedLoader) -> ShardedLoader:
+    """Add a loader to those whose positions are part of a checkpoint."""
+    loader._session.loaders.append(loader)
+    return loader
 
 
 class ShardedLoader:
@@ -66,7 +73,20 @@ class ShardedLoader:
     def __init__(self, session: Session, inner: DataLoader[Any], batches: _Batches | None) -> None:
         self.inner = inner
         self._session, self._batches = session, batches
-        self._epoch = 0
+        self._epoch = 0  # that the next `iter()` begins
+        self._num_skipped = 0  # batches that the next `iter()` leaves out, because they came before a checkpoint
+        self._num_yielded: int | None = None  # batches of the current epoch so far; None between epochs
+
+    @property
+    def position(self) -> dict[str, int]:
+        """The current epoch, and the number of its batches that were yielded. Setting it resumes at this point."""
+        if self._num_yielded is None:
+            return {"epoch": self._epoch, "batches": self._num_skipped}
+        return {"epoch": self._epoch - 1, "batches": self._num_yielded}
+
+    @position.setter
+    def position(self, position: dict[str, int]) -> None:
+        self._epoch, self._num_skipped = position["epoch"], position["batches"]
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, counted from 0, that the next `iter()` begins. Use it to resume training."""
@@ -76,14 +96,25 @@ class ShardedLoader:
         return len(self.inner)
 
     def __iter__(self) -> Iterator[Any]:
-        batches = self._batches
+        batches, first = self._batches, self._num_skipped
+        self._num_skipped = 0
         if batches is not None:
-            batches.epoch = self._epoch
+            batches.epoch, batches.first_step = self._epoch, first
         self._epoch += 1
-        for index, batch in enumerate(self.inner):
-            if batches is not None:
-                self._session.set_share(batches.share(index))
-            yield batch
+        state = torch.get_rng_state()
+        source: Iterator[Any] = iter(self.inner)
+        if first:  # this iterator drew its seed before the checkpoint, and must not draw again
+            torch.set_rng_state(state)
+        if batches is None:
+            source = islice(source, first, None)
+        try:
+            for index, batch in enumerate(source, start=first):
+                self._num_yielded = index + 1
+                if batches is not None:
+                    self._session.set_share(batches.share(index))
+                yield batch
+        finally:
+            self._num_yielded = None
         # Until the next epoch begins, batches come from elsewhere, so their gradients are not weighted.
         self._session.set_share(1.0)
 
@@ -98,7 +129,7 @@ class _Batches(BatchSampler):
 
     def __init__(self, loader: DataLoader[Any], session: Session, seed: int) -> None:
         assert loader.batch_size is not None
-        self.epoch = 0
+        self.epoch = self.first_step = 0
         self.batch_size, self.drop_last = loader.batch_size, loader.drop_last
         self._rank, self._world_size, self._seed = session.rank, session.world_size, seed
         self._is_shuffled = _is_shuffled(loader)
@@ -126,7 +157,7 @@ class _Batches(BatchSampler):
 
     def __iter__(self) -> Iterator[list[int]]:
         epoch = self.epoch
-        for step in range(self._num_steps):
+        for step in range(self.first_step, self._num_steps):
             yield self._indices(epoch, step).tolist()
 
     def share(self, step: int) -> float:

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Protocol
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -24,6 +25,12 @@ from paceline.strategies.capabilities import as_asynchronous, check_contract, se
 DEFAULT_STRATEGY = "overlap"
 
 
+class Positioned(Protocol):
+    """A loader with a position that can be stored and restored."""
+
+    position: dict[str, int]
+
+
 class Session:
     """State of one worker between `init` and `finish`: its connections to the other workers, and its models."""
 
@@ -32,6 +39,7 @@ class Session:
         self.comm: Comm = world.connect("session")
         self.rank, self.world_size = self.comm.rank, self.comm.world_size
         self.attachments: list[Attachment] = []
+        self.loaders: list[Positioned] = []  # from `shard`, whose positions are part of a checkpoint
 
     def set_share(self, share: float) -> None:
         for attachment in self.attachments:

@@ -68,14 +68,15 @@ class Clock:
         return first.seconds + share * (last.seconds - first.seconds)
 
 
-def synchronise_clocks(comm: ExchangeComm) -> Clock:
+def synchronise_clocks(comm: ExchangeComm, *, run_s: float = 0.0) -> Clock:
     """Measure the offset of this worker's clock to rank 0's, and return this worker's `Clock`.
 
-    All workers must call this together. Each worker's `Clock` counts from the run's start on rank 0's clock.
+    All workers must call this together. Each worker's `Clock` counts from the run's start on rank 0's clock. It shows
+    `run_s` now, which is the duration of a run before it was resumed.
     """
     with comm.uncounted():
         offset = _measure_offset(comm)
-        origin = torch.tensor([perf_counter()], dtype=torch.float64)
+        origin = torch.tensor([perf_counter() - run_s], dtype=torch.float64)
         comm.broadcast(origin, 0)
     return Clock(float(origin), offset)
 

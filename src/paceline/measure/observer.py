@@ -53,6 +53,9 @@ class Observer:
         num_samples and sent_bytes (bytes that the comm has sent since the run's start).
         """
 
+    def flush(self) -> None:
+        """Called when a checkpoint is written: records so far must survive if the process is killed."""
+
     def steps_end(self) -> None:
         """Called after the last step, before the final synchronisation and evaluation."""
 
@@ -129,6 +132,10 @@ class Observers:
     def step_ends(self, step: int, facts: Json) -> None:
         for member in self.members:
             member.step_ends(step, facts)
+
+    def flush(self) -> None:
+        for member in self._all:
+            member.flush()
 
     def steps_end(self) -> None:
         for member in self._all:

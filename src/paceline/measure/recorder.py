@@ -52,8 +52,17 @@ class Recorder(Observer):
     writer thread about every QUEUE_EVERY_S seconds.
     """
 
-    def __init__(self, path: Path, rank: int, clock: Clock, comms: Sequence[RecordedComm], *, has_spans: bool) -> None:
-        """Create the worker's file at `path`. With `has_spans`, the operations of all `comms` are recorded in it."""
+    def __init__(
+        self,
+        path: Path,
+        rank: int,
+        clock: Clock,
+        comms: Sequence[RecordedComm],
+        *,
+        has_spans: bool,
+        is_continued: bool = False,
+    ) -> None:
+        """Create the worker's file at `path`, or continue it. With `has_spans`, record operations of all `comms`."""
         self.clock = clock
         self.step = -1  # step whose operations are recorded; -1 for none
         head = {
@@ -65,7 +74,8 @@ class Recorder(Observer):
             "clock_offset_s": clock.first.seconds,
             "clock_error_s": clock.first.error_s,
         }
-        self.spool = Spool(path, head, clock.first.seconds - clock.origin)
+        # The head of a continued file stays, so that the file still has one.
+        self.spool = Spool(path, None if is_continued else head, clock.first.seconds - clock.origin)
         self._comms, self._has_spans = comms, has_spans
         self._last_step = 0
         self._numbers: list[float] = []
@@ -125,11 +135,14 @@ class Recorder(Observer):
             self._queued_at = now
             self._enqueue()
 
+    def flush(self) -> None:
+        self._pack()
+        self._enqueue()
+
     def run_ends(self) -> None:
         for comm in self._comms:
             comm.listener = None
-        self._pack()
-        self._enqueue()
+        self.flush()
         self.spool.close(self.clock.run_time)
 
     def _pack(self) -> None:

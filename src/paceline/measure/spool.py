@@ -25,6 +25,7 @@ from paceline.durable_files import durable_file
 from paceline.limits import DISK_S
 from paceline.measure.observer import PHASES
 from paceline.results import Json
+from paceline.worker_files import worker_lines
 
 MOST_QUEUED = 64  # limit of chunks and lines in the queue
 CHUNK_NUMBERS = 8192  # numbers per chunk
@@ -137,6 +138,7 @@ def _peer(peer: float) -> str:
 _FORMATS = (_step_line, _span_line, _op_line, _blocked_line)
 # Beginnings of the lines that `Spool.close` and `recover` write at the end of a worker's file.
 _CONVERTED = tuple(f'{{"kind":"{kind}"'.encode() for kind in ("step", "span", "op", "blocked", "end"))
+CONTINUED_LINE = b'{"kind":"continued"}\n'  # in a resumed run: the records of the earlier part end here
 
 
 class Spool:
@@ -145,8 +147,10 @@ class Spool:
     Adding to the queue never blocks. If the queue is full or writing has failed, new items are dropped and counted.
     """
 
-    def __init__(self, path: Path, head: Json, shift_s: float) -> None:
+    def __init__(self, path: Path, head: Json | None, shift_s: float) -> None:
         """Create the worker's file at `path`, with `head` as first line, and the spool file.
+
+        If `head` is None, new lines are appended to the file at `path`.
 
         `shift_s` plus a time of this worker's `perf_counter` is the time since the run's start. `shift_s` is stored
         for `recover`, which needs it if the worker is killed.
@@ -158,8 +162,8 @@ class Spool:
         self._numbers = path.with_suffix(SUFFIX).open("wb", buffering=0)
         with suppress(OSError):  # some network file systems have no locks
             fcntl.flock(self._numbers, fcntl.LOCK_EX | fcntl.LOCK_NB)  # `recover` waits for the end of this process
-        self._lines = path.open("wb", buffering=0)
-        self._lines.write(_line(head))
+        self._lines = path.open("ab" if head is None else "wb", buffering=0)
+        self._lines.write(CONTINUED_LINE if head is None else _line(head))
         self._numbers.write(array("d", [shift_s]))
         self._queue: queue.SimpleQueue[array[float] | bytes | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -247,13 +251,34 @@ def recover(folder: Path) -> None:
             spool.unlink()
 
 
+def keep_earlier_lines(file: Path, num_steps: int, run_s: float) -> bool:
+    """Drop what a worker recorded after `num_steps` steps, when the run had lasted `run_s` seconds.
+
+    The rest is continued by the resumed run. Returns False if there is no file.
+    """
+    if not file.is_file():
+        return False
+    with durable_file(file) as target:
+        for line in worker_lines(file):
+            is_earlier = line["step"] < num_steps if "step" in line else line.get("time_s", 0.0) <= run_s
+            if is_earlier and line["kind"] != "end":
+                target.write(_line(line))
+    return True
+
+
 def _lines_not_from_spool(file: Path) -> Iterator[bytes]:
-    """Yield the complete lines of a worker's file, without those that a worker converted before it was killed."""
+    """Yield the complete lines of a worker's file, without those that a worker converted before it was killed.
+
+    Lines from before a run was resumed are all kept, because their spool file is gone.
+    """
     if not file.exists():
         return
     with file.open("rb") as lines:
-        for line in lines:
-            if line.endswith(b"\n") and not line.startswith(_CONVERTED):
+        num_earlier = max((number for number, line in enumerate(lines, start=1) if line == CONTINUED_LINE), default=0)
+        lines.seek(0)
+        for number, line in enumerate(lines, start=1):
+            is_kept = number <= num_earlier or not line.startswith(_CONVERTED)
+            if is_kept and line.endswith(b"\n"):
                 yield line
 
 

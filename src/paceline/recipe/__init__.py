@@ -1,8 +1,10 @@
 """Recipes: the validated, immutable settings needed to repeat a run, read from and written to TOML."""
 
+from paceline.recipe.checkpoint_interval import CheckpointInterval
 from paceline.recipe.fields import Changes
 from paceline.recipe.recipe import (
     DEFAULT_RECIPE,
+    KEYS_WITHOUT_EFFECT,
     Recipe,
     builtin_recipes,
     key_type,
@@ -23,7 +25,9 @@ from paceline.recipe.sections import (
 
 __all__ = [
     "DEFAULT_RECIPE",
+    "KEYS_WITHOUT_EFFECT",
     "Changes",
+    "CheckpointInterval",
     "ClusterConfig",
     "DataConfig",
     "MeasureConfig",

@@ -12,7 +12,7 @@ from dataclasses import field
 from typing import Any
 
 from paceline.errors import UsageError, unknown
-from paceline.parsing import LARGEST_WHOLE, TYPE_NAMES
+from paceline.parsing import LARGEST_WHOLE, TYPE_NAMES, whole_number
 
 
 def option(
@@ -75,9 +75,13 @@ def hints_of(cls: Any) -> dict[str, Any]:
 
 def _coerce(key: str, hint: Any, value: Any) -> Any:
     if isinstance(hint, types.UnionType):
-        if value is None:
+        parts = [part for part in hint.__args__ if part is not type(None)]
+        if value is None and len(parts) < len(hint.__args__):
             return None
-        hint = next(part for part in hint.__args__ if part is not type(None))
+        # A number as text, as on the command line, is the number.
+        if int in parts and isinstance(value, str) and (number := whole_number(value)) is not None:
+            value = number
+        hint = next((part for part in parts if type(value) is part), parts[0])
     if isinstance(value, int) and abs(value) >= LARGEST_WHOLE:
         raise UsageError(f"{key} must be a number within 64 bits; the given number is larger")
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
@@ -97,6 +101,8 @@ def _check_bounds(key: str, value: Any, metadata: Mapping[str, Any]) -> None:
         raise unknown(key, str(value), metadata["choices"])
     if isinstance(value, float) and not math.isfinite(value):
         raise UsageError(f"{key} must be a finite number, not {value}")
+    if isinstance(value, str):
+        return
     least = metadata.get("least")
     if least is not None and value is not None and not value >= least:
         raise UsageError(f"{key} must be at least {least:g}, not {value}")

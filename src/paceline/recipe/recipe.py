@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -107,6 +109,15 @@ class Recipe(RecipeSection):
     def to_toml(self) -> str:
         return tomli_w.dumps(self.to_dict())
 
+    @property
+    def digest(self) -> str:
+        """Return a hash (SHA-256, hexadecimal) of all settings that the trained parameters depend on."""
+        values = self.to_dict()
+        for key in KEYS_WITHOUT_EFFECT:
+            section, dot, name = key.partition(".")
+            (values.get(section, {}) if dot else values).pop(name if dot else section, None)
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
     @staticmethod
     def from_dict(values: Mapping[str, Any], source: str = "recipe") -> Recipe:
         return typing.cast(Recipe, _build(Recipe, values, source, ""))
@@ -173,9 +184,20 @@ KEYS_NOT_DESCRIBED = {
     "train.log_every",
     "train.checkpoint_every",
     "train.check_replicas",
+    "train.keep_checkpoints",
     "measure.spans",
     "measure.sample_hz",
     "measure.profile",
+}
+
+# Keys that the trained parameters do not depend on. They may differ when a run is resumed.
+KEYS_WITHOUT_EFFECT = (KEYS_NOT_DESCRIBED - {"strategy", "strategies", "codec", "comm", "seed"}) | {
+    "name",
+    "description",
+    "strategies",
+    "train.timed_iterations",
+    "train.warmup_iterations",
+    "measure.inject",
 }
 
 

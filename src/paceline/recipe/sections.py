@@ -9,6 +9,7 @@ from typing import Any
 
 from paceline.errors import UsageError, unknown
 from paceline.parsing import bits_per_s, fraction, num_bytes, seconds, whole_number
+from paceline.recipe.checkpoint_interval import CheckpointInterval
 from paceline.recipe.fields import Changes, RecipeSection, option
 
 CLUSTER_EXAMPLE = "nodes=4,cpus=0.5,bandwidth=1gbit"
@@ -88,15 +89,28 @@ class TrainConfig(RecipeSection):
     eval_every: int = option(
         0, "evaluate on the test set every N epochs (0: at the end only)", flag="--eval-every", least=0
     )
-    checkpoint_every: int = option(
-        0, "save the weights every N epochs (0: at the end only)", flag="--checkpoint-every", least=0
+    checkpoint_every: int | str = option(
+        0,
+        "write a checkpoint, from which the run can be resumed, every 500steps, 10m (also s, h) or N epochs (0: never)",
+        flag="--checkpoint-every",
+        least=0,
     )
+    keep_checkpoints: int = option(3, "keep the last N checkpoints", flag="--keep", least=1)
     check_replicas: int = option(
         0,
         "compare the workers' replicas every N steps; stop if they differ (0: never)",
         flag="--check-replicas",
         least=0,
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.checkpoint_interval  # raises UsageError if the text is invalid
+
+    @property
+    def checkpoint_interval(self) -> CheckpointInterval | None:
+        """Return the interval between checkpoints, or None if the run writes none."""
+        return CheckpointInterval.parse(self.checkpoint_every)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,9 @@ Optional features, such as server processes or memory estimates, are mixed in fr
 from __future__ import annotations
 
 import enum
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar
 
@@ -70,6 +71,7 @@ class Worker:
     replica: nn.Module = field(init=False)  # the module that forward calls: the model or a strategy's wrapper
     weight: float = 0.0  # this worker's share of the global batch of the current step
     gradient_policy: GradientPolicy = OWN_LOOP
+    warn: Callable[[str], None] = warnings.warn  # shows the user a sentence about a problem
     servers: Comm | None = None  # connects workers and servers, which have the last ranks; None without servers
     parameters: list[nn.Parameter] = field(init=False)
 

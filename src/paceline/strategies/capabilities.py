@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from paceline.checkpoint import CheckpointRequest
 from paceline.codecs import TensorSpec
 from paceline.errors import UsageError
 from paceline.results.value import Json
@@ -42,6 +43,24 @@ class Servers(ABC):
         """Run one server until training ends. `server` has its own model and optimiser.
 
         `server.comm` connects the server to all workers and to the other servers.
+        """
+
+
+class ServerCheckpoints(ABC):
+    """A strategy whose servers can write their part of a checkpoint, and restore it."""
+
+    @abstractmethod
+    def save_servers(self, request: CheckpointRequest) -> None:
+        """Ask all servers to write their part of a checkpoint.
+
+        Called on every worker between the same two steps. A synchronous server writes its state between these steps.
+        """
+
+    @abstractmethod
+    def restore_servers(self, request: CheckpointRequest) -> None:
+        """Ask all servers to restore their part of a checkpoint, and wait for them.
+
+        Called on every worker before its first step, after the worker's own state is restored.
         """
 
 
@@ -246,6 +265,7 @@ class Tunable:
 
 _CAPABILITIES: tuple[type, ...] = (
     Servers,
+    ServerCheckpoints,
     Asynchronous,
     Heartbeat,
     Drifting,
@@ -283,6 +303,11 @@ def check_contract(cls: type[Strategy]) -> None:
 def servers_of(strategy: Strategy, num_workers: int) -> int:
     """Return how many servers a strategy needs for this number of workers."""
     return strategy.num_servers(num_workers) if isinstance(strategy, Servers) else 0
+
+
+def server_checkpoints_of(strategy: Strategy) -> ServerCheckpoints | None:
+    """Return the strategy if its servers can write and restore checkpoints, else None."""
+    return strategy if isinstance(strategy, ServerCheckpoints) else None
 
 
 def as_asynchronous(strategy: Strategy) -> Asynchronous | None:
@@ -339,6 +364,11 @@ def no_sync_of(strategy: Strategy) -> AbstractContextManager[Any]:
     For a `WrappedModel`, backward does not synchronise in this context. For other strategies the context does nothing.
     """
     return strategy.no_sync() if isinstance(strategy, WrappedModel) else nullcontext()
+
+
+def as_wrapped(strategy: Strategy) -> WrappedModel | None:
+    """Return the strategy if it replaces the module that forward is called on, else None."""
+    return strategy if isinstance(strategy, WrappedModel) else None
 
 
 def zero_grad(strategy: Strategy) -> None:

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from paceline.checkpoint import CheckpointRequest
 from paceline.codecs import TensorSpec
 from paceline.codecs.cast import Cast
 from paceline.comm import Comm, Operation
@@ -23,6 +24,7 @@ from paceline.strategies.capabilities import (
     Heartbeat,
     KnownGradients,
     ModelCheck,
+    ServerCheckpoints,
     Servers,
     Withholding,
     distribution,
@@ -37,6 +39,8 @@ from paceline.strategies.serving import (
     NOT_COUNTED,
     NOTE,
     NOTE_FIELDS,
+    RESTORE,
+    SAVE,
     START,
     STEP,
     STOP_REQUEST,
@@ -46,6 +50,7 @@ from paceline.strategies.serving import (
     Note,
     Server,
     Share,
+    send_request,
     split_tensors,
 )
 from paceline.strategies.weights import unpack
@@ -58,6 +63,7 @@ DEFAULT_STALENESS = 2
 class ParameterServer(
     Accumulating,
     Servers,
+    ServerCheckpoints,
     Asynchronous,
     KnownGradients,
     Withholding,
@@ -258,6 +264,33 @@ class ParameterServer(
         self._receive_answers()
         for peer, _ in self._links:
             self._comm.send(torch.zeros(1), peer, START)
+
+    def save_servers(self, request: CheckpointRequest) -> None:
+        self._send_request(SAVE, request)
+
+    def restore_servers(self, request: CheckpointRequest) -> None:
+        self._send_request(RESTORE, request)
+        with self._comm.uncounted():
+            self._receive_answers()
+
+    def _send_request(self, kind: int, request: CheckpointRequest) -> None:
+        if self.is_asynchronous or self._comm.rank == 0:
+            with self._comm.uncounted():
+                for peer, share in self._links:
+                    send_request(self._comm, peer, kind, request, share)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {
+            **super().state_dict(),
+            "versions": torch.tensor([self._versions[peer] for peer, _ in self._links]),
+            "staleness": torch.tensor(self._staleness, dtype=torch.int64),
+            "leads": torch.tensor(self._leads, dtype=torch.int64),
+        }
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        super().load_state_dict(state)
+        self._versions = dict(zip(self._versions, state["versions"].tolist(), strict=True))
+        self._staleness, self._leads = state["staleness"].tolist(), state["leads"].tolist()
 
     def _send_note(self, kind: int) -> None:
         for peer, share in self._links:

@@ -13,20 +13,24 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from paceline.checkpoint import CheckpointRequest, CheckpointWriter, load_optimizer_state, optimizer_state
+from paceline.checkpoint.state_tree import restore_
 from paceline.codecs import TensorSpec
 from paceline.comm import Comm
 from paceline.strategies.base import Worker
 from paceline.strategies.weights import unpack, views_in
 
-NOTE, VECTOR, TENSORS, ANSWER, START = 0x51, 0x52, 0x53, 0x54, 0x55  # tags of messages
+NOTE, VECTOR, TENSORS, ANSWER, START, REQUEST = 0x51, 0x52, 0x53, 0x54, 0x55, 0x56  # tags of messages
 # Kinds of notes. STEP: a vector follows; ALIVE: the worker is evaluating; DONE: it has taken its last step and waits
 # for the others; FINISH: it ends; STOP_REQUEST: the next step of every worker shall be its last; WITHHELD: as STEP, but
-# the vector is not finite and must not be used.
-STEP, ALIVE, DONE, FINISH, STOP_REQUEST, WITHHELD = range(6)
+# the vector is not finite and must not be used; SAVE and RESTORE: a request to write or restore a checkpoint follows,
+# and the note's weight is the size of the request in bytes.
+STEP, ALIVE, DONE, FINISH, STOP_REQUEST, WITHHELD, SAVE, RESTORE = range(8)
 NOTE_FIELDS = 3  # kind, weight, version; then the learning rate of every tensor
 # Version, staleness, whether to stop, lead in steps (in answers to DONE: the number of workers still running).
 ANSWER_FIELDS = 4
@@ -96,6 +100,13 @@ class Note:
         return torch.tensor([self.kind, self.weight, self.version, *self.rates], dtype=torch.float64)
 
 
+def send_request(comm: Comm, peer: int, kind: int, request: CheckpointRequest, share: Share) -> None:
+    """Ask a server to write (SAVE) or restore (RESTORE) its part of a checkpoint."""
+    data = request.encode()
+    comm.send(Note(kind, len(data), 0, share.rates).to_tensor(), peer, NOTE)
+    comm.send(torch.frombuffer(bytearray(data), dtype=torch.uint8), peer, REQUEST)
+
+
 class Server:
     """A parameter server: it updates its tensors with the gradients or weights that workers send, and returns them."""
 
@@ -107,6 +118,9 @@ class Server:
         self.version = 0  # updates made so far
         self.is_stop_requested = False  # whether workers are asked to stop
         self._optimizer = server.optimizer
+        self._warn = server.warn
+        self._writer: CheckpointWriter | None = None
+        self._num_requests: dict[int, int] = {}  # workers that have asked for a checkpoint, by its step
         start = share.empty_vector()
         self.comm.recv(start, 0, START)
         unpack(start, share.parameters)
@@ -121,7 +135,7 @@ class Server:
         share, comm, workers = self.share, self.comm, range(self.num_workers)
         buffers = [share.empty_vector(share.wire_dtype) for _ in workers]
         while True:
-            notes = [self._receive_note(worker) for worker in workers]
+            notes = [self._receive_step(worker) for worker in workers]
             if notes[0].kind == FINISH:
                 break
             receives = [comm.irecv(buffers[worker], worker, VECTOR) for worker in workers]
@@ -154,6 +168,8 @@ class Server:
                 done.add(worker)
             elif note.kind == STOP_REQUEST:
                 self.is_stop_requested = True
+            elif note.kind in (SAVE, RESTORE):
+                self._take_request(worker, note, num_expected=self.num_workers)
             elif note.kind in (STEP, WITHHELD):
                 self.comm.recv(vector, worker, VECTOR)
                 is_update = note.kind == STEP and note.weight > 0
@@ -173,13 +189,57 @@ class Server:
             self._answer({peer: (waiting.pop(peer), leads[peer]) for peer in ready})
         self._finish()
 
-    def _receive_note(self, worker: int) -> Note:
+    def _receive_step(self, worker: int) -> Note:
+        """Receive a worker's next note of kind STEP or FINISH. In between, answer requests for checkpoints.
+
+        Between two steps a synchronous server receives from worker 0 first, so worker 0 alone asks for checkpoints.
+        """
         values = self.share.empty_note()
         while True:
             self.comm.recv(values, worker, NOTE)
             note = Note.from_tensor(values)
-            if note.kind != ALIVE:
+            if note.kind in (SAVE, RESTORE):
+                self._take_request(worker, note, num_expected=1)
+            elif note.kind != ALIVE:
                 return note
+
+    def _take_request(self, worker: int, note: Note, *, num_expected: int) -> None:
+        """Receive a request for a checkpoint. Execute it when as many workers have sent it as expected.
+
+        An asynchronous server waits for all workers, so that it has applied every gradient of the steps before.
+        """
+        data = torch.empty(int(note.weight), dtype=torch.uint8)
+        self.comm.recv(data, worker, REQUEST)
+        request = CheckpointRequest.decode(bytes(data.tolist()))
+        step = request.header.step
+        self._num_requests[step] = self._num_requests.get(step, 0) + 1
+        if self._num_requests[step] < num_expected:
+            return
+        del self._num_requests[step]
+        if note.kind == SAVE:
+            self._save(request)
+        else:
+            self._restore(request)
+
+    def _save(self, request: CheckpointRequest) -> None:
+        """Start to write the tensors of this server, their optimiser state and their version."""
+        if self._writer is None:
+            self._writer = CheckpointWriter(Path(request.checkpoints), keep=1, warn=self._warn)
+        state = {
+            "parameters": [parameter.detach() for parameter in self.share.parameters],
+            "optimizer": optimizer_state(self._optimizer),
+            "version": self.version,
+        }
+        self._writer.save(request.header.of_rank(self.comm.rank), state)
+
+    def _restore(self, request: CheckpointRequest) -> None:
+        """Restore this server's part of a checkpoint, and send the tensors and their version to all workers."""
+        state = request.read(self.comm.rank).state
+        for parameter, stored in zip(self.share.parameters, state["parameters"], strict=True):
+            restore_(parameter, stored)
+        load_optimizer_state(self._optimizer, state["optimizer"])
+        self.version = state["version"]
+        self._answer(dict.fromkeys(range(self.num_workers), (NOT_COUNTED, 0)))
 
     def _update(self, vector: Tensor, rates: list[float], *, scale: float) -> None:
         share = self.share
@@ -215,3 +275,5 @@ class Server:
         self._answer(dict.fromkeys(range(self.num_workers), (NOT_COUNTED, 0)))
         for worker in range(self.num_workers):
             self.comm.recv(torch.zeros(1), worker, START)
+        if self._writer is not None:
+            self._writer.wait()

@@ -176,11 +176,17 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
 
     def state_dict(self) -> dict[str, Tensor]:
         correction = self._await_correction()
-        return {**super().state_dict(), **({} if correction is None else {"correction": correction.clone()})}
+        state = super().state_dict()
+        if correction is not None:
+            state["correction"] = correction.clone()
+        if self._moves:
+            state["moves"] = torch.stack([torch.stack(move) for move in self._moves])
+        return state
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         super().load_state_dict(state)
         self._correction = state["correction"].clone() if "correction" in state else None
+        self._moves = [(distance, length) for distance, length in state["moves"]] if "moves" in state else []
 
     def _is_exact(self, step: int) -> bool:
         return self.exact_every > 0 and (step + 1) % self.exact_every == 0

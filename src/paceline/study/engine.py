@@ -216,7 +216,7 @@ class _Execution:
             return
         shown = cell.progress_entry
         self._listener.started(shown, cell.repeat)
-        folder = self._folder.run_folder(cell) if self._folder is not None else None
+        folder, resume = self._folder.open_run(cell) if self._folder is not None else (None, None)
         try:
             with self._processes(cell) as launcher:
                 result = execute(
@@ -225,6 +225,7 @@ class _Execution:
                     cell.entry,
                     folder=folder,
                     on_event=lambda event: self._listener.event(shown, event),
+                    resume=resume,
                 )
         except PacelineError as error:
             if not self._can_continue_after(error):

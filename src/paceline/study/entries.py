@@ -17,6 +17,7 @@ from paceline.plugins import Options
 from paceline.recipe import Changes, Recipe
 from paceline.strategies import Guarantee, StrategySpec
 from paceline.strategies.capabilities import as_asynchronous, check_model_of, servers_of
+from paceline.train.checkpointing import check_checkpoints
 from paceline.train.optimizers import optimizer_class
 from paceline.train.replica_check import refuse_differing
 
@@ -86,6 +87,7 @@ def make_entry(text: str, recipe: Recipe) -> Entry:
         raise UsageError(f"strategy {text!r} cannot run here: {reason}, or use another strategy")
     if reason := strategy.unsupported(comms.get(recipe.comm)):
         raise UsageError(f"strategy {text!r} cannot run: {reason}; use --comm torch, or another strategy")
+    check_checkpoints(strategy, recipe.train.checkpoint_interval, recipe.workers)
     strategy.check(recipe.workers, optimizer_class(recipe.optimizer.name))
     if as_asynchronous(strategy) and recipe.train.batchnorm == "sync":
         raise UsageError(

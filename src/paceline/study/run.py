@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from paceline.errors import DivergedError, PacelineError, RunError, WorkerError
 from paceline.interrupts import deferred
@@ -31,8 +32,10 @@ from paceline.results.worker_report import WorkerReport
 from paceline.runs import Folder, write_run
 from paceline.runs.recovery import recover_measurements
 from paceline.study.entries import Entry
+from paceline.study.resumption import CHECKPOINTS, Resumption, find_resumption, without_ending_faults
 from paceline.study.run_analysis import analyse_run
 from paceline.study.run_results import run_result
+from paceline.train.checkpointing import CheckpointPlace
 from paceline.train.context import Event
 from paceline.train.job import serve_job, train_job
 
@@ -44,34 +47,40 @@ def execute(
     *,
     folder: Folder | None,
     on_event: Callable[[Event], None],
+    resume: Resumption | None = None,
     restarts: int = 0,
 ) -> RunResult | None:
     """Train under one strategy, store the run in `folder` if one is passed, and return the result.
 
     The folder is locked until this function returns. Whatever ends the run, the folder keeps the measurements and has
-    the status. After the failure of a worker, training starts again with new workers, up to `restarts` times. Return
-    None in all processes but the main one, which alone receives the workers' reports. If training stopped because a
-    loss or gradient was not finite, raise DivergedError.
+    the status. With `resume`, `folder` is the reopened folder of an unfinished run, which continues from its
+    checkpoint. After the failure of a worker, training continues from the newest checkpoint with new workers, up to
+    `restarts` times. Return None in all processes but the main one, which alone receives the workers' reports. If
+    training stopped because a loss or gradient was not finite, raise DivergedError.
     """
     recipe = entry.recipe(recipe)
+    earlier = resume or Resumption(attempt=0)
     facts = environment()  # read before the run adds load to the machine
-    started = time.perf_counter()
+    begun_s = time.perf_counter()
     record = RunRecord(
-        schema=SCHEMA, kind="run", name=recipe.name, started=time.strftime("%Y-%m-%dT%H:%M:%S%z"), status=RUNNING
+        schema=SCHEMA,
+        kind="run",
+        name=recipe.name,
+        started=earlier.started or time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        status=RUNNING,
     )
     with folder or nullcontext():
         try:
-            checkpoint = ""
+            path = None
             if folder is not None:
                 folder.begin(recipe, changed(record, label=entry.label))
                 folder.write_json("environment.json", facts)
-                checkpoint = str((folder.make_subfolder("checkpoints") / "final.safetensors").resolve())
-            path = folder.path if folder is not None else None
-            task = training_task(recipe, entry, path, checkpoint=checkpoint)
-            answers = _run_task(launcher, task, path, on_event, restarts)
+                folder.make_subfolder(CHECKPOINTS)
+                path = folder.path
+            answers = _train(launcher, recipe, entry, path, earlier, on_event=on_event, restarts=restarts)
             if not launcher.is_main:
                 return None
-            total_s = time.perf_counter() - started
+            total_s = earlier.run_s + time.perf_counter() - begun_s
             workers = convert_reports(answers, WorkerReport)
             analysis = analyse_run(recipe, workers, path)
             result = as_stored(run_result(recipe, entry, workers, total_s, analysis))
@@ -86,7 +95,7 @@ def execute(
         except BaseException as error:
             if folder is not None and folder.is_begun:
                 with deferred():
-                    _store_unfinished(folder, changed(record, label=entry.label), error)
+                    _store_unfinished(folder, recipe, changed(record, label=entry.label), error)
             raise
     if diverged:
         raise _diverged_error(diverged, folder)
@@ -100,36 +109,53 @@ def _diverged_error(reason: str, folder: Folder | None) -> DivergedError:
     return error
 
 
-def _run_task(
-    launcher: WorkerPool, task: Task, folder: Path | None, on_event: Callable[[Event], None], restarts: int
+def _train(
+    launcher: WorkerPool,
+    recipe: Recipe,
+    entry: Entry,
+    folder: Path | None,
+    resume: Resumption,
+    *,
+    on_event: Callable[[Event], None],
+    restarts: int,
 ) -> list[Any]:
-    """Run a task, and run it again after the failure of a worker, up to `restarts` times."""
-    for number in range(1, restarts + 1):
+    """Train, and return the workers' reports. After the failure of a worker, continue up to `restarts` times."""
+    for number in range(restarts + 1):
+        for text in resume.skipped:
+            on_event({"kind": "warning", "text": text})
         try:
-            return launcher.run(task, on_event)
+            return launcher.run(training_task(recipe, entry, folder, resume), on_event)
         except WorkerError as error:
-            on_event({"kind": "warning", "text": f"{error}; restart {number} of {restarts}, from step 0"})
-        if folder is not None:  # remove the measurements of the failed attempt
-            for file in folder.glob("workers/*"):
-                file.unlink()
-        # A fault that was injected on purpose happens once.
-        recipe = task.arguments["recipe"]
-        changes = {"measure.inject": [text for text in recipe.measure.inject if text.startswith("slow:")]}
-        task = replace(task, arguments={**task.arguments, "recipe": recipe.replace(changes)})
-    return launcher.run(task, on_event)
+            if number == restarts:
+                raise
+            recipe = without_ending_faults(recipe)  # a fault that was injected on purpose happens once
+            if folder is not None:
+                recover_measurements(folder, holds_lock=True)
+                resume = find_resumption(folder, recipe)
+            text = f"{error}; restart {number + 1} of {restarts}, from step {resume.step}"
+            on_event({"kind": "warning", "text": text})
+    raise AssertionError("the last attempt returns or raises")
 
 
-def training_task(recipe: Recipe, entry: Entry, folder: Path | None, **arguments: Any) -> Task:
+def training_task(
+    recipe: Recipe, entry: Entry, folder: Path | None, resume: Resumption | None = None, **arguments: Any
+) -> Task:
     """Return the task that trains under the strategy of `entry`. If `folder` is set, workers write their files to it.
 
     `recipe` must be the result of `entry.recipe`. `arguments` are further arguments of the training job.
     """
+    checkpoint, place = "", CheckpointPlace()
+    if folder is not None and resume is not None:
+        checkpoint = str((folder / CHECKPOINTS / "final.safetensors").resolve())
+        place = resume.place(folder / CHECKPOINTS)
     return Task(
         train_job,
         {
             "recipe": recipe,
             "strategy": entry.spec,
             "folder": str(folder.resolve()) if folder is not None else "",
+            "checkpoint": checkpoint,
+            "checkpoints": msgspec.to_builtins(place),
             **arguments,
         },
         num_workers=entry.num_workers,
@@ -142,7 +168,7 @@ def training_task(recipe: Recipe, entry: Entry, folder: Path | None, **arguments
     )
 
 
-def _store_unfinished(folder: Folder, record: RunRecord, error: BaseException) -> None:
+def _store_unfinished(folder: Folder, recipe: Recipe, record: RunRecord, error: BaseException) -> None:
     """Store a run that an error has ended. If the disk is full, the status stays `running`, but without a lock."""
     record = changed(record, status=INTERRUPTED)
     if not isinstance(error, KeyboardInterrupt):
@@ -152,6 +178,8 @@ def _store_unfinished(folder: Folder, record: RunRecord, error: BaseException) -
         folder.write_content(record)
         recover_measurements(folder.path, holds_lock=True)
         error.add_note(f"the run is stored as {record.status}: {folder.path}")
+        if recipe.train.checkpoint_interval is not None:
+            error.add_note(f"continue with paceline resume {folder.path}")
     except RunError as failure:
         error.add_note(f"the run's folder is incomplete ({failure}): {folder.path}")
 

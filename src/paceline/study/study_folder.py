@@ -20,6 +20,7 @@ from paceline.runs.locks import check_unlocked, locked
 from paceline.runs.recovery import recover_measurements
 from paceline.runs.store import disk_errors
 from paceline.study.base import Cell
+from paceline.study.resumption import Resumption, find_resumption
 
 RUNS = "runs"
 EARLY = "early"  # folder for the results of runs that have no folder of their own
@@ -39,6 +40,19 @@ class StudyFolder:
     def run_folder(self, cell: Cell) -> Folder | None:
         """Name the folder for the files of a cell (planned run), or return None if the cell has no run folder."""
         return Folder(self.path / RUNS, cell.folder_name) if cell.has_folder else None
+
+    def open_run(self, cell: Cell) -> tuple[Folder | None, Resumption | None]:
+        """Return the folder for the files of a cell, and how its run continues if it was interrupted.
+
+        An interrupted run continues in its folder if that has a whole checkpoint; otherwise the cell starts anew.
+        """
+        recipe = cell.entry.recipe(cell.recipe)
+        for folder in self._run_folders(cell):
+            if _is_unfinished(folder):
+                resume = find_resumption(folder, recipe)
+                if resume.step:
+                    return Folder.reopen(folder), resume
+        return self.run_folder(cell), None
 
     def store_result(self, cell: Cell, result: RunResult) -> None:
         """Store the result of a cell (planned run) that has no run folder.
@@ -64,14 +78,16 @@ class StudyFolder:
 
     def run_of(self, cell: Cell) -> Path | None:
         """Return the folder with the completed run of a cell (planned run), or None if there is none."""
-        pattern = re.compile(re.escape(cell.folder_name) + r"(-\d+)?")
-        for folder in sorted((self.path / RUNS).glob("*")):
-            if not pattern.fullmatch(folder.name):
-                continue
+        for folder in self._run_folders(cell):
             record = _read_run(folder / RUN_FILE)
             if record is not None and record.result is not None and record.result.label == cell.entry.label:
                 return folder
         return None
+
+    def _run_folders(self, cell: Cell) -> list[Path]:
+        """Return the folders in which a cell (planned run) was started."""
+        pattern = re.compile(re.escape(cell.folder_name) + r"(-\d+)?")
+        return [folder for folder in sorted((self.path / RUNS).glob("*")) if pattern.fullmatch(folder.name)]
 
     def _result_file(self, cell: Cell) -> Path:
         return self.path / EARLY / f"{cell.folder_name}.json"
@@ -159,3 +175,8 @@ def _read_run(file: Path) -> RunRecord | None:
     except Unreadable:
         return None
     return content if isinstance(content, RunRecord) else None
+
+
+def _is_unfinished(folder: Path) -> bool:
+    record = _read_run(folder / RUN_FILE)
+    return record is not None and record.status != DONE

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,17 @@ from paceline.data.bad_samples import SKIP as SKIP_SAMPLES
 from paceline.errors import DivergedError, RunError
 from paceline.models import build_model
 from paceline.recipe import DataConfig, OptimizerConfig, Recipe
+from paceline.results import Json, changed
 from paceline.results.run import Link
-from paceline.results.value import changed
 from paceline.results.worker_report import WorkerReport
 from paceline.strategies import Servers, Strategy, StrategySpec, Worker
 from paceline.strategies.base import predict_traffic
 from paceline.strategies.capabilities import as_asynchronous, metrics_of
+from paceline.train.checkpointing import CheckpointPlace, Checkpoints
 from paceline.train.context import Context
 from paceline.train.finite import SKIP
 from paceline.train.optimizers import build_optimizer
-from paceline.train.recording import recording
+from paceline.train.recording import Earlier, recording
 from paceline.train.replicas import mean_state, own_state, parameter_digest, replica_drift, save_weights
 from paceline.train.step import Arithmetic, build_objective, forward_backward
 from paceline.train.trainer import Trainer
@@ -90,38 +92,62 @@ def serve(context: Context, recipe: Recipe, strategy: Strategy, model: nn.Module
     model = Arithmetic(train.precision, train.channels_last, context.device).place(model)
     optimizer = build_optimizer(recipe.optimizer, [p for p in model.parameters() if p.requires_grad])
     strategy.serve(
-        Worker(comm=context.comm, codec=strategy.codec, model=model, optimizer=optimizer, servers=context.servers)
+        Worker(
+            comm=context.comm,
+            codec=strategy.codec,
+            model=model,
+            optimizer=optimizer,
+            servers=context.servers,
+            warn=lambda text: context.emit({"kind": "warning", "text": text}),
+        )
     )
 
 
 def train_job(
-    context: Context, recipe: Recipe, strategy: str, checkpoint: str, folder: str = "", steps_per_block: int = 0
+    context: Context,
+    recipe: Recipe,
+    strategy: str,
+    checkpoint: str,
+    folder: str = "",
+    steps_per_block: int = 0,
+    checkpoints: Json | None = None,
 ) -> WorkerReport:
     """Train, and return the measurements of this worker.
 
     Unless `checkpoint` is empty, rank 0 saves the final model, averaged over workers, to this file. Rank 0 also saves
-    checkpoints of epochs in the same folder, if the recipe asks for them. `folder` is the folder of the run; if it is
-    empty, measurements are not written to files. If `steps_per_block` is not 0, steps form blocks of this size, and
-    only some blocks are recorded (see `is_measured` in measure/observer.py), to measure the overhead of recording.
+    the weights after epochs in the same folder, if the recipe asks for checkpoints of epochs. `checkpoints` holds the
+    fields of a `CheckpointPlace`: where checkpoints are written, and the one from which the run is resumed. `folder` is
+    the folder of the run; if it is empty, measurements are not written to files. If `steps_per_block` is not 0, steps
+    form blocks of this size, and only some blocks are recorded (see `is_measured` in measure/observer.py), to measure
+    the overhead of recording.
     """
     ACTIVITY.enter("set-up")
     started = time.perf_counter()
     trainer = make_trainer(context, recipe, strategy)
     comm = context.comm
     comm.counter.clear()
+    own = Checkpoints(trainer, CheckpointPlace(**checkpoints or {}), strategy)
+    own.restore()
     comm.barrier()
     setup_s = time.perf_counter() - started
-    with recording(trainer, folder=folder, steps_per_block=steps_per_block):
-        report = _train(trainer, strategy, checkpoint)
+    earlier = Earlier(trainer.first_step, own.run_s)
+    with recording(trainer, folder=folder, steps_per_block=steps_per_block, earlier=earlier) as clock:
+        report = _train(
+            trainer,
+            strategy,
+            checkpoint,
+            lambda num_steps: own.after_step(num_steps, clock.run_time(time.perf_counter())),
+        )
+        own.finish()
     return changed(report, setup_s=setup_s, **trainer.observers.report_fields())
 
 
-def _train(trainer: Trainer, strategy: str, checkpoint: str) -> WorkerReport:
+def _train(trainer: Trainer, strategy: str, checkpoint: str, on_checkpoint: Callable[[int], None]) -> WorkerReport:
     context, recipe, comm = trainer.context, trainer.recipe, trainer.context.comm
 
     def save_epoch(epoch: int) -> None:
-        every = recipe.train.checkpoint_every
-        if not every or (epoch + 1) % every:
+        interval = recipe.train.checkpoint_interval
+        if interval is None or interval.unit != "epochs" or (epoch + 1) % interval.count:
             return
         # No collective under an asynchronous strategy: rank 0 saves its own replica.
         is_asynchronous = as_asynchronous(trainer.strategy) is not None
@@ -131,7 +157,7 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> WorkerReport:
             save_weights(state, Path(checkpoint).with_name(f"epoch-{epoch + 1}.safetensors"), metadata)
 
     try:
-        history = trainer.run(on_epoch=save_epoch)
+        history = trainer.run(on_epoch=save_epoch, on_checkpoint=on_checkpoint)
     except DivergedError:
         if checkpoint and Path(checkpoint).parent.is_dir():  # a worker on another host may not have the folder
             metadata = {"model": recipe.model.name, "strategy": strategy, "rank": str(comm.rank)}

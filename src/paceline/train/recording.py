@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.errors import RunError
@@ -18,6 +19,7 @@ from paceline.measure.inject import Injection, Injector
 from paceline.measure.observer import Observer, RunFacts
 from paceline.measure.recorder import ProgressObserver, Recorder
 from paceline.measure.sampler import ResourceObserver
+from paceline.measure.spool import keep_earlier_lines
 from paceline.measure.steps import StepRange
 from paceline.measure.torch_profiler import Profiler
 from paceline.recipe import Recipe
@@ -56,9 +58,19 @@ def make_observers(recipe: Recipe, context: Context, recorder: Recorder | None =
     return observers
 
 
+@dataclass(frozen=True)
+class Earlier:
+    """The part of a resumed run that came before: its completed steps, and its duration in seconds."""
+
+    num_steps: int = 0
+    run_s: float = 0.0
+
+
 @contextmanager
-def recording(trainer: Trainer, *, folder: str, steps_per_block: int) -> Iterator[None]:
-    """Record the training that runs in the `with` block. All workers must enter it together.
+def recording(trainer: Trainer, *, folder: str, steps_per_block: int, earlier: Earlier) -> Iterator[Clock]:
+    """Record the training that runs in the `with` block, and yield the run's clock. All workers enter it together.
+
+    In a resumed run, the records of the steps in `earlier` stay, and the clock continues from their end.
 
     `folder` is the folder of the run on rank 0; if it is empty, no files are written. A worker on a host without this
     folder writes to a temporary folder, and sends its files to rank 0 when the `with` block ends. If `steps_per_block`
@@ -69,8 +81,8 @@ def recording(trainer: Trainer, *, folder: str, steps_per_block: int) -> Iterato
     shared = broadcast_text(comm, folder)
     is_remote = bool(shared) and context.rank != 0 and not Path(shared).is_dir()
     own = tempfile.mkdtemp(prefix=f"paceline-worker-{context.rank}-") if is_remote else shared
-    clock = synchronise_clocks(comm)
-    recorder = _make_recorder(trainer, Path(own), clock) if own else None
+    clock = synchronise_clocks(comm, run_s=earlier.run_s)
+    recorder = _make_recorder(trainer, Path(own), clock, earlier) if own else None
     observers: list[Observer] = [recorder] if recorder is not None else []
     trainer.observe([*observers, *make_observers(trainer.recipe, context, recorder)], steps_per_block=steps_per_block)
     facts = RunFacts(
@@ -84,7 +96,7 @@ def recording(trainer: Trainer, *, folder: str, steps_per_block: int) -> Iterato
     )
     try:
         trainer.observers.run_begins(facts)
-        yield
+        yield clock
         if recorder is not None:
             recorder.clock = measure_drift(clock, comm)
     finally:
@@ -97,11 +109,14 @@ def recording(trainer: Trainer, *, folder: str, steps_per_block: int) -> Iterato
         context.emit({"kind": "warning", "text": f"worker {context.rank}: {recorder.spool.error}"})
 
 
-def _make_recorder(trainer: Trainer, folder: Path, clock: Clock) -> Recorder:
+def _make_recorder(trainer: Trainer, folder: Path, clock: Clock, earlier: Earlier) -> Recorder:
     context = trainer.context
     comms = [context.comm] if context.servers is None else [context.comm, context.servers]
     path = folder / "workers" / f"{context.rank}.jsonl"
     try:
-        return Recorder(path, context.rank, clock, comms, has_spans=trainer.recipe.measure.spans)
+        is_continued = earlier.num_steps > 0 and keep_earlier_lines(path, earlier.num_steps, earlier.run_s)
+        return Recorder(
+            path, context.rank, clock, comms, has_spans=trainer.recipe.measure.spans, is_continued=is_continued
+        )
     except OSError as error:
         raise RunError(f"worker {context.rank} cannot write its file: {error.strerror}") from error

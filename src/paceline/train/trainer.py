@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from paceline.checkpoint import seed_all
 from paceline.comm import Comm
-from paceline.data import Data, make_plan
+from paceline.data import Batch, Data, make_plan
+from paceline.data.base import Tree
 from paceline.measure.observer import COMMUNICATION, Observer, Observers
 from paceline.recipe import Recipe
 from paceline.results.run import Evaluation
@@ -99,7 +101,7 @@ class Trainer:
         self.global_batch = GlobalBatch(comm)
         self.model = prepare_batchnorm(self.arithmetic.place(model), train.batchnorm, self.global_batch)
         make_equal(self.model, comm)
-        torch.manual_seed(recipe.seed + 1 + comm.rank)  # dropout differs between workers
+        seed_all(recipe.seed + 1 + comm.rank)  # dropout differs between workers
         optimizer = build_optimizer(recipe.optimizer, [p for p in self.model.parameters() if p.requires_grad])
         self.worker = Worker(
             comm=comm, codec=strategy.codec, model=self.model, optimizer=optimizer, servers=context.servers
@@ -112,6 +114,7 @@ class Trainer:
         self.replica_check = ReplicaCheck(train.check_replicas, strategy, comm) if train.check_replicas else None
         self.history = History()
         self.finite = FiniteCheck(train.on_nonfinite, strategy, context)
+        self.first_step = 0  # above 0 if the training is resumed
         self.target = TargetAccuracy(recipe.measure.target_accuracy, strategy, comm)
         self.observe(observers)
 
@@ -125,19 +128,24 @@ class Trainer:
         self.observers = Observers(observers, synchronize, steps_per_block=steps_per_block)
 
     def run(
-        self, on_step: Callable[[int], None] | None = None, on_epoch: Callable[[int], None] | None = None
+        self,
+        on_step: Callable[[int], None] | None = None,
+        on_epoch: Callable[[int], None] | None = None,
+        on_checkpoint: Callable[[int], None] | None = None,
     ) -> History:
         """Train for all steps, or until the target accuracy is reached or training diverges; return the measurements.
 
-        `on_step` is called after every step, `on_epoch` after every epoch. The training time includes `on_step` and
-        checks of replicas, but neither `on_epoch` nor evaluations. Gradient hooks are removed at the end, so a trainer
-        can run only once.
+        `on_step` is called after every step, `on_epoch` after every epoch. `on_checkpoint` is called after every step
+        and everything else that follows it, with the number of completed steps, unless training ends there. The
+        training time includes `on_step` and checks of replicas, but neither the other functions nor evaluations.
+        Gradient hooks are removed at the end, so a trainer can run only once.
         """
         self.model.train()
         untimed_s = 0.0
+        earlier_s = self.history.train_s  # before the training was resumed
         self.context.comm.barrier()
         started = time.perf_counter()
-        for step in range(self.total_steps):
+        for step in range(self.first_step, self.total_steps):
             epoch, index = divmod(step, self.plan.steps_per_epoch)
             self._step(step, epoch, index)
             if on_step is not None:
@@ -147,14 +155,16 @@ class Trainer:
             if self.replica_check is not None:
                 self.replica_check.after_step(step, self.model.parameters())
             before = time.perf_counter()
+            self.history.train_s = earlier_s + before - started - untimed_s
             if self._is_evaluated_after(step):
-                self._evaluate_during_training(step, epoch, before - started - untimed_s)
+                self._evaluate_during_training(step, epoch, self.history.train_s)
             if on_epoch is not None and index == self.plan.steps_per_epoch - 1:
                 on_epoch(epoch)
-            untimed_s += time.perf_counter() - before
             if self.target.is_reached:
                 break
-        self.history.train_s = time.perf_counter() - started - untimed_s
+            if on_checkpoint is not None:
+                on_checkpoint(step + 1)
+            untimed_s += time.perf_counter() - before
         asynchronous = as_asynchronous(self.strategy)
         if asynchronous is not None:
             asynchronous.wait_for_others()
@@ -162,6 +172,18 @@ class Trainer:
             hook.remove()
         self.observers.steps_end()
         return self.history
+
+    def rehearse(self) -> None:
+        """Run forward, backward and synchronisation of the first step again. Parameters and measurements stay.
+
+        Buffers, random number generators, counters and the state of the strategy change; the caller restores them.
+        """
+        self.model.train()
+        batch = self._load_batch(0, 0)
+        zero_grad(self.strategy)
+        self._forward_backward(*batch)
+        self.strategy.after_backward()
+        zero_grad(self.strategy)
 
     def evaluate(self) -> Score:
         """Synchronise BatchNorm statistics and evaluate the replica on the test set."""
@@ -202,42 +224,18 @@ class Trainer:
         return score
 
     def _step(self, step: int, epoch: int, index: int) -> None:
-        strategy, worker, context, observers = self.strategy, self.worker, self.context, self.observers
+        strategy, context, observers = self.strategy, self.context, self.observers
         started = time.perf_counter()
         observers.step_begins(step)
         observers.begin_phase("data")
-        counts = self.plan.counts(index)
-        worker.weight = counts[context.rank] / sum(counts)
-        has_samples = counts[context.rank] > 0
-        inputs, target = self.data.train.batch(self._indices(epoch, index, has_samples=has_samples), epoch)
+        inputs, target = self._load_batch(epoch, index)
+        has_samples = self.global_batch.has_samples
         observers.end_phase("data", started)
         data_done = time.perf_counter()
         self._set_learning_rate(step)
         zero_grad(strategy)
         self.finite.step_begins()
-        self.global_batch.has_samples = has_samples
-        scale = loss_scale_of(strategy) if has_samples else 0.0
-        self.global_batch.gradient_share = worker.weight / scale if scale else 0.0
-        # A worker without samples computes on samples of rank 0, which must not change its own running statistics.
-        is_placeholder = not has_samples and self.recipe.train.batchnorm != "sync"
-        saved = [buffer.clone() for buffer in self._running_statistics()] if is_placeholder else []
-        outcome = forward_backward(
-            worker.replica,
-            inputs,
-            target,
-            objective=self.objective,
-            arithmetic=self.arithmetic,
-            loss_scale=scale,
-            micro_batch_size=self.recipe.train.micro_batch_size,
-            least_pieces=micro_batches_of(strategy),
-            before_last=self._no_sync,
-            spreads_nonfinite=self.finite.mode != CONTINUE,
-            observers=observers,
-        )
-        for buffer, value in zip(self._running_statistics() if saved else [], saved, strict=True):
-            buffer.copy_(value)
-        for parameter in worker.parameters:
-            gradient_of(parameter)  # sets zeros where this worker has no gradient: every world size gives equal results
+        outcome = self._forward_backward(inputs, target)
         begin = observers.begin_phase(COMMUNICATION)
         strategy.after_backward()
         observers.end_phase(COMMUNICATION, begin)
@@ -267,6 +265,40 @@ class Trainer:
         sent_bytes = context.comm.wire().sent_bytes
         self.history.add(outcome, **times, sent_bytes=sent_bytes)
         observers.step_ends(step, {"begin": started, **times, **vars(outcome), "sent_bytes": sent_bytes})
+
+    def _load_batch(self, epoch: int, index: int) -> Batch:
+        """Load this worker's samples of a step, and set its share of the global batch."""
+        counts = self.plan.counts(index)
+        self.worker.weight = counts[self.context.rank] / sum(counts)
+        has_samples = self.global_batch.has_samples = counts[self.context.rank] > 0
+        return self.data.train.batch(self._indices(epoch, index, has_samples=has_samples), epoch)
+
+    def _forward_backward(self, inputs: Tree, target: Tree) -> Outcome:
+        """Run forward and backward on this worker's samples. Afterwards every parameter has a gradient."""
+        worker, has_samples = self.worker, self.global_batch.has_samples
+        scale = loss_scale_of(self.strategy) if has_samples else 0.0
+        self.global_batch.gradient_share = worker.weight / scale if scale else 0.0
+        # A worker without samples computes on samples of rank 0, which must not change its own running statistics.
+        is_placeholder = not has_samples and self.recipe.train.batchnorm != "sync"
+        saved = [buffer.clone() for buffer in self._running_statistics()] if is_placeholder else []
+        outcome = forward_backward(
+            worker.replica,
+            inputs,
+            target,
+            objective=self.objective,
+            arithmetic=self.arithmetic,
+            loss_scale=scale,
+            micro_batch_size=self.recipe.train.micro_batch_size,
+            least_pieces=micro_batches_of(self.strategy),
+            before_last=self._no_sync,
+            spreads_nonfinite=self.finite.mode != CONTINUE,
+            observers=self.observers,
+        )
+        for buffer, value in zip(self._running_statistics() if saved else [], saved, strict=True):
+            buffer.copy_(value)
+        for parameter in worker.parameters:
+            gradient_of(parameter)  # sets zeros where this worker has no gradient: every world size gives equal results
+        return outcome
 
     def _synchronize(self) -> None:
         torch.cuda.synchronize(self.context.device)
