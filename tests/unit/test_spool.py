@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import threading
 import time
@@ -106,6 +107,7 @@ def test_a_worker_that_was_killed_leaves_lines(tmp_path: Path, torn_bytes: int) 
     wait_until(lambda: (tmp_path / f"1{SUFFIX}").stat().st_size == 8 + 8 * 50)
     with (tmp_path / f"1{SUFFIX}").open("ab") as file:
         file.write(rows(10, 1).tobytes()[:torn_bytes])
+    fcntl.flock(spool._numbers, fcntl.LOCK_UN)  # as the kernel does when a process ends
     recover(tmp_path)
     found = read(tmp_path / "1.jsonl")
     assert found[0] == HEAD
