@@ -30,18 +30,18 @@ _LONGEST_S = 1e6
 class _Request(msgspec.Struct, frozen=True, array_like=True):
     """A request of a client. `get` and `wait` are answered when all keys are set, or after `timeout_s`."""
 
-    op: Literal["set", "get", "add", "wait", "check", "delete_key"]
+    op: Literal["set", "append", "get", "add", "wait", "check", "delete_key"]
     keys: list[str]
-    value: bytes = b""
+    values: list[bytes] = []
     number: int = 0
     timeout_s: float = 0.0
 
 
 class _Answer(msgspec.Struct, frozen=True, array_like=True):
-    """An answer of the server: a value (`get`), a number (`add`, `check`, `delete_key`), or that time is up."""
+    """An answer of the server: values (`get`), a number (`add`, `check`, `delete_key`), or that time is up."""
 
     is_late: bool = False
-    value: bytes = b""
+    values: list[bytes] = []
     number: int = 0
 
 
@@ -61,7 +61,11 @@ class _Values:
         with self._changed:
             match request.op:
                 case "set":
-                    self._values.update(dict.fromkeys(request.keys, request.value))
+                    self._values.update(zip(request.keys, request.values, strict=True))
+                    self._changed.notify_all()
+                case "append":
+                    for key, value in zip(request.keys, request.values, strict=True):
+                        self._values[key] = self._values.get(key, b"") + value
                     self._changed.notify_all()
                 case "add":
                     (key,) = request.keys
@@ -78,7 +82,7 @@ class _Values:
                     if not self._changed.wait_for(lambda: all(key in self._values for key in request.keys), limit):
                         return _Answer(is_late=True)
                     if request.op == "get":
-                        return _Answer(value=self._values[request.keys[0]])
+                        return _Answer(values=[self._values[key] for key in request.keys])
         return _Answer()
 
 
@@ -162,10 +166,22 @@ class AuthenticatedStore(dist.Store):  # type: ignore[name-defined,misc]
         self.close = weakref.finalize(self, self._channel.close)
 
     def set(self, key: str, value: bytes | str) -> None:
-        self._ask(_Request("set", [key], value.encode() if isinstance(value, str) else bytes(value)))
+        self.multi_set([key], [value])
 
     def get(self, key: str) -> bytes:
-        return self._ask(_Request("get", [key], timeout_s=self._timeout_s)).value
+        return self.multi_get([key])[0]
+
+    def append(self, key: str, value: bytes | str) -> None:
+        self._ask(_Request("append", [key], [_as_bytes(value)]))
+
+    def multi_set(self, keys: list[str], values: list[bytes | str]) -> None:
+        self._ask(_Request("set", list(keys), [_as_bytes(value) for value in values]))
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        return self._ask(_Request("get", list(keys), timeout_s=self._timeout_s)).values
+
+    def has_extended_api(self) -> bool:
+        return True  # torch then gets the addresses of all peers with one request
 
     def add(self, key: str, number: int) -> int:
         return self._ask(_Request("add", [key], number=number)).number
@@ -197,6 +213,10 @@ class AuthenticatedStore(dist.Store):  # type: ignore[name-defined,misc]
         if answer.is_late:
             raise dist.DistStoreError(f"timeout: {', '.join(request.keys)} was not set within {request.timeout_s:g} s")
         return answer
+
+
+def _as_bytes(value: bytes | str) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
 
 
 def _connect(host: str, port: int, secret: bytes, timeout_s: float) -> AuthenticatedChannel:
