@@ -4,7 +4,8 @@
 
 `tests/hostile_readers.py` makes the inputs. A reader may return a result, or raise UsageError or RunError with one
 sentence. Anything else is a fault: another exception, more than 5 s of processor time or 60 s in all, 500 MB more
-memory, or a result that contradicts itself. Faults are stored in --faults and listed. The exit code is 1 if there are any.
+memory, or a result that contradicts itself. Faults are stored in --faults and listed. The exit code is 1 if there are
+any.
 """
 
 from __future__ import annotations

@@ -43,7 +43,12 @@ def test_clients_share_keys(server: StoreServer) -> None:
     assert (one.check(["key", "text"]), one.check(["key", "none"])) == (True, False)
     assert (one.delete_key("key"), one.delete_key("key"), other.check(["key"])) == (True, False, False)
     assert one.clone().get("text") == b"words"
+    assert one.compare_set("new", "", "1") == b"1"
+    assert one.compare_set("new", "2", "3") == b"1"
+    assert one.compare_set("new", "1", "3") == other.get("new") == b"3"
+    assert (one.compare_set("none", "1", "3"), one.check(["none"])) == (b"1", False)
     view = prefix_store("more", one)
+    assert view.clone().check(["text"]) is False
     assert view.has_extended_api()
     view.multi_set(["a", "b"], [b"1", b"2"])
     view.append("b", b"3")

@@ -30,7 +30,7 @@ _LONGEST_S = 1e6
 class _Request(msgspec.Struct, frozen=True, array_like=True):
     """A request of a client. `get` and `wait` are answered when all keys are set, or after `timeout_s`."""
 
-    op: Literal["set", "append", "get", "add", "wait", "check", "delete_key"]
+    op: Literal["set", "append", "get", "add", "wait", "check", "delete_key", "compare_set"]
     keys: list[str]
     values: list[bytes] = []
     number: int = 0
@@ -38,7 +38,7 @@ class _Request(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Answer(msgspec.Struct, frozen=True, array_like=True):
-    """An answer of the server: values (`get`), a number (`add`, `check`, `delete_key`), or that time is up."""
+    """An answer of the server: values (`get`, `compare_set`), a number (`add`, `check`, `delete_key`), or that time is up."""
 
     is_late: bool = False
     values: list[bytes] = []
@@ -73,6 +73,13 @@ class _Values:
                     self._values[key] = str(total).encode()
                     self._changed.notify_all()
                     return _Answer(number=total)
+                case "compare_set":
+                    (key,), (expected, desired) = request.keys, request.values
+                    current = self._values.get(key, expected)
+                    if current == expected and (key in self._values or not expected):
+                        self._values[key] = current = desired
+                        self._changed.notify_all()
+                    return _Answer(values=[current])
                 case "check":
                     return _Answer(number=int(all(key in self._values for key in request.keys)))
                 case "delete_key":
@@ -163,6 +170,7 @@ class AuthenticatedStore(dist.Store):  # type: ignore[name-defined,misc]
         self._host, self._secret, self._timeout_s = host, secret, timeout_s
         self._channel = _connect(host, port, secret, timeout_s)
         self._lock = threading.Lock()
+        self._clones: list[AuthenticatedStore] = []
         self.close = weakref.finalize(self, self._channel.close)
 
     def set(self, key: str, value: bytes | str) -> None:
@@ -196,8 +204,14 @@ class AuthenticatedStore(dist.Store):  # type: ignore[name-defined,misc]
     def delete_key(self, key: str) -> bool:
         return bool(self._ask(_Request("delete_key", [key])).number)
 
+    def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
+        values = [_as_bytes(expected), _as_bytes(desired)]
+        return self._ask(_Request("compare_set", [key], values)).values[0]
+
     def clone(self) -> AuthenticatedStore:
-        return AuthenticatedStore(self._host, self.port, self._secret, timeout_s=self._timeout_s, server=self.server)
+        clone = AuthenticatedStore(self._host, self.port, self._secret, timeout_s=self._timeout_s, server=self.server)
+        self._clones.append(clone)  # torch keeps only its own part of a store alive
+        return clone
 
     def _ask(self, request: _Request) -> _Answer:
         try:
