@@ -43,6 +43,16 @@ def test_clients_share_keys(server: StoreServer) -> None:
     assert (one.check(["key", "text"]), one.check(["key", "none"])) == (True, False)
     assert (one.delete_key("key"), one.delete_key("key"), other.check(["key"])) == (True, False, False)
     assert one.clone().get("text") == b"words"
+    assert one.compare_set("new", "", "1") == b"1"
+    assert one.compare_set("new", "2", "3") == b"1"
+    assert one.compare_set("new", "1", "3") == other.get("new") == b"3"
+    assert (one.compare_set("none", "1", "3"), one.check(["none"])) == (b"1", False)
+    view = prefix_store("more", one)
+    assert view.clone().check(["text"]) is False
+    assert view.has_extended_api()
+    view.multi_set(["a", "b"], [b"1", b"2"])
+    view.append("b", b"3")
+    assert (view.multi_get(["b", "a"]), other.get("more/b")) == ([b"23", b"1"], b"23")
 
 
 def test_a_client_waits_for_a_key(server: StoreServer) -> None:
@@ -141,7 +151,7 @@ def test_more_strangers_than_places_are_sent_away(monkeypatch: pytest.MonkeyPatc
 
 
 def test_requests_of_a_wrong_type_end_the_connection(server: StoreServer) -> None:
-    for message in (b"", b"\xc1", module._encoder.encode(["eval", ["key"]]), module._encoder.encode(["get", []])):
+    for message in (b"", b"\xc1", module._encoder.encode(["eval", ["key"]]), module._encoder.encode(["add", []])):
         store = client(server)
         store._channel.send(message)
         with pytest.raises((EOFError, ConnectionError)):

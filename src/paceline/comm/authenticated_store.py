@@ -30,18 +30,18 @@ _LONGEST_S = 1e6
 class _Request(msgspec.Struct, frozen=True, array_like=True):
     """A request of a client. `get` and `wait` are answered when all keys are set, or after `timeout_s`."""
 
-    op: Literal["set", "get", "add", "wait", "check", "delete_key"]
+    op: Literal["set", "append", "get", "add", "wait", "check", "delete_key", "compare_set"]
     keys: list[str]
-    value: bytes = b""
+    values: list[bytes] = []
     number: int = 0
     timeout_s: float = 0.0
 
 
 class _Answer(msgspec.Struct, frozen=True, array_like=True):
-    """An answer of the server: a value (`get`), a number (`add`, `check`, `delete_key`), or that time is up."""
+    """An answer of the server: values (`get`, `compare_set`), a number (`add`, `check`, `delete_key`), or that time is up."""
 
     is_late: bool = False
-    value: bytes = b""
+    values: list[bytes] = []
     number: int = 0
 
 
@@ -61,7 +61,11 @@ class _Values:
         with self._changed:
             match request.op:
                 case "set":
-                    self._values.update(dict.fromkeys(request.keys, request.value))
+                    self._values.update(zip(request.keys, request.values, strict=True))
+                    self._changed.notify_all()
+                case "append":
+                    for key, value in zip(request.keys, request.values, strict=True):
+                        self._values[key] = self._values.get(key, b"") + value
                     self._changed.notify_all()
                 case "add":
                     (key,) = request.keys
@@ -69,6 +73,13 @@ class _Values:
                     self._values[key] = str(total).encode()
                     self._changed.notify_all()
                     return _Answer(number=total)
+                case "compare_set":
+                    (key,), (expected, desired) = request.keys, request.values
+                    current = self._values.get(key, expected)
+                    if current == expected and (key in self._values or not expected):
+                        self._values[key] = current = desired
+                        self._changed.notify_all()
+                    return _Answer(values=[current])
                 case "check":
                     return _Answer(number=int(all(key in self._values for key in request.keys)))
                 case "delete_key":
@@ -78,7 +89,7 @@ class _Values:
                     if not self._changed.wait_for(lambda: all(key in self._values for key in request.keys), limit):
                         return _Answer(is_late=True)
                     if request.op == "get":
-                        return _Answer(value=self._values[request.keys[0]])
+                        return _Answer(values=[self._values[key] for key in request.keys])
         return _Answer()
 
 
@@ -159,13 +170,26 @@ class AuthenticatedStore(dist.Store):  # type: ignore[name-defined,misc]
         self._host, self._secret, self._timeout_s = host, secret, timeout_s
         self._channel = _connect(host, port, secret, timeout_s)
         self._lock = threading.Lock()
+        self._clones: list[AuthenticatedStore] = []
         self.close = weakref.finalize(self, self._channel.close)
 
     def set(self, key: str, value: bytes | str) -> None:
-        self._ask(_Request("set", [key], value.encode() if isinstance(value, str) else bytes(value)))
+        self.multi_set([key], [value])
 
     def get(self, key: str) -> bytes:
-        return self._ask(_Request("get", [key], timeout_s=self._timeout_s)).value
+        return self.multi_get([key])[0]
+
+    def append(self, key: str, value: bytes | str) -> None:
+        self._ask(_Request("append", [key], [_as_bytes(value)]))
+
+    def multi_set(self, keys: list[str], values: list[bytes | str]) -> None:
+        self._ask(_Request("set", list(keys), [_as_bytes(value) for value in values]))
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        return self._ask(_Request("get", list(keys), timeout_s=self._timeout_s)).values
+
+    def has_extended_api(self) -> bool:
+        return True  # torch then gets the addresses of all peers with one request
 
     def add(self, key: str, number: int) -> int:
         return self._ask(_Request("add", [key], number=number)).number
@@ -180,8 +204,14 @@ class AuthenticatedStore(dist.Store):  # type: ignore[name-defined,misc]
     def delete_key(self, key: str) -> bool:
         return bool(self._ask(_Request("delete_key", [key])).number)
 
+    def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
+        values = [_as_bytes(expected), _as_bytes(desired)]
+        return self._ask(_Request("compare_set", [key], values)).values[0]
+
     def clone(self) -> AuthenticatedStore:
-        return AuthenticatedStore(self._host, self.port, self._secret, timeout_s=self._timeout_s, server=self.server)
+        clone = AuthenticatedStore(self._host, self.port, self._secret, timeout_s=self._timeout_s, server=self.server)
+        self._clones.append(clone)  # torch keeps only its own part of a store alive
+        return clone
 
     def _ask(self, request: _Request) -> _Answer:
         try:
@@ -197,6 +227,10 @@ class AuthenticatedStore(dist.Store):  # type: ignore[name-defined,misc]
         if answer.is_late:
             raise dist.DistStoreError(f"timeout: {', '.join(request.keys)} was not set within {request.timeout_s:g} s")
         return answer
+
+
+def _as_bytes(value: bytes | str) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
 
 
 def _connect(host: str, port: int, secret: bytes, timeout_s: float) -> AuthenticatedChannel:

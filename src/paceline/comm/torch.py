@@ -380,13 +380,18 @@ def _check_peers(group: Any, store: Store, rank: int, names: Sequence[int]) -> N
     received = torch.zeros(len(sent), dtype=torch.uint8)
     group.alltoall_base(received, torch.frombuffer(sent, dtype=torch.uint8), [], []).wait()
     blocks = received.numpy().tobytes()
-    for peer in range(len(names)):
+    for peer, key in enumerate(_get_all(store, [str(peer) for peer in range(len(names))])):
         block = blocks[peer * _KEY_BYTES : (peer + 1) * _KEY_BYTES]
-        if not hmac.compare_digest(block, _greeting(bytes(store.get(str(peer))), peer, rank)):
+        if not hmac.compare_digest(block, _greeting(key, peer, rank)):
             raise CommError(
                 f"the process that connected to worker {names[rank]} as worker {names[peer]} does not belong to "
                 "this run; start the run again"
             )
+
+
+def _get_all(store: Store, keys: Sequence[str]) -> list[bytes]:
+    """Wait for keys of a store, and return their values. Stores that can do so answer one request for all of them."""
+    return [bytes(value) for value in (store.multi_get(keys) if store.has_extended_api() else map(store.get, keys))]
 
 
 def _greeting(key: bytes, sender: int, receiver: int) -> bytes:
