@@ -94,9 +94,8 @@ def test_hosts_are_nodes(open_hosts: OpenHosts) -> None:
 def test_a_worker_that_is_stopped_on_another_host_is_named(open_hosts: OpenHosts) -> None:
     # The ssh client runs on; only heartbeats are missing.
     sentence = r"^worker 1 on host beta did not answer within 5 s: it has sent no heartbeat for .* it blocked worker 0$"
-    with open_hosts(2) as launcher:
-        with pytest.raises(WorkerError, match=sentence):
-            launcher.run(Task(jobs.stop_on, {"rank": 1}, num_workers=2, timeout_s=5.0), ignore_event)
+    with open_hosts(2) as launcher, pytest.raises(WorkerError, match=sentence):
+        launcher.run(Task(jobs.stop_on, {"rank": 1}, num_workers=2, timeout_s=5.0), ignore_event)
     assert child_processes() == {}
 
 
