@@ -154,9 +154,10 @@ def request_of(result: StudyResult, keys: tuple[str, ...]) -> Json:
     """
     plain = to_json(result)
     request = {key: plain.get(key) for key in keys}
-    if isinstance(request.get("recipe"), dict):
+    recipe = request.get("recipe")
+    if isinstance(recipe, dict):
         with suppress(UsageError):  # a recipe of a newer version differs from every recipe of this one
-            request["recipe"] = Recipe.from_dict(request["recipe"]).to_dict()
+            request["recipe"] = Recipe.from_dict(recipe).to_dict()
     return request
 
 
