@@ -91,10 +91,19 @@ def test_hosts_are_nodes(open_hosts: OpenHosts) -> None:
 
 
 @pytest.mark.slow
+def test_a_worker_that_is_stopped_on_another_host_is_named(open_hosts: OpenHosts) -> None:
+    # The ssh client runs on; only heartbeats are missing.
+    sentence = r"^worker 1 on host beta did not answer within 5 s: it has sent no heartbeat for .* it blocked worker 0$"
+    with open_hosts(2) as launcher, pytest.raises(WorkerError, match=sentence):
+        launcher.run(Task(jobs.stop_on, {"rank": 1}, num_workers=2, timeout_s=5.0), ignore_event)
+    assert child_processes() == {}
+
+
+@pytest.mark.slow
 def test_a_worker_that_dies_is_named_with_its_host(open_hosts: OpenHosts) -> None:
     with (
         open_hosts(2) as launcher,
-        pytest.raises(WorkerError, match=r"^worker 1 died: .* signal 9 on host beta"),
+        pytest.raises(WorkerError, match=r"^worker 1 died: .* signal 9 \(SIGKILL\) on host beta"),
     ):
         on_pool(launcher, 2, jobs.kill_itself, rank=1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -163,9 +163,17 @@ def find_unfinished_folder(first: StudyResult, request_keys: tuple[str, ...], ou
 
 
 def request_of(result: StudyResult, keys: tuple[str, ...]) -> Json:
-    """Return the fields `keys` of a study's result. These fields identify the request of the study."""
+    """Return the fields `keys` of a study's result. These fields identify the request of the study.
+
+    Keys of the recipe that an earlier version of Paceline did not have get their defaults.
+    """
     plain = to_json(result)
-    return {key: plain.get(key) for key in keys}
+    request = {key: plain.get(key) for key in keys}
+    recipe = request.get("recipe")
+    if isinstance(recipe, dict):
+        with suppress(UsageError):  # a recipe of a newer version differs from every recipe of this one
+            request["recipe"] = Recipe.from_dict(recipe).to_dict()
+    return request
 
 
 def _read_run(file: Path) -> RunRecord | None:
