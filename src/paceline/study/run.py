@@ -57,7 +57,8 @@ def execute(
     if folder is not None:
         checkpoints = folder.make_subfolder(CHECKPOINTS)
         checkpoint, place = str((checkpoints / "final.safetensors").resolve()), earlier.place(checkpoints)
-        folder.write_text("recipe.toml", recipe.to_toml())
+        if recipe.train.checkpoint_interval is not None:
+            folder.write_text("recipe.toml", recipe.to_toml())  # needed to resume a run whose process was killed
         with disk_errors(folder.path):
             recover(folder.path / "workers")
     for text in earlier.skipped:
