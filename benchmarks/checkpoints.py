@@ -18,6 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from paceline.checkpoint import step_folders
 from paceline.launch.base import Task
 from paceline.launch.local import LocalPool
 from paceline.measure.stats import paired_ratio
@@ -36,6 +37,7 @@ def train_blocks(context: Context, recipe: Recipe, strategy: str, folder: str, s
     trainer = make_trainer(context, recipe, strategy)
     checkpoints = Checkpoints(trainer, CheckpointPlace(folder=folder), strategy)
     ends: list[float] = []
+    pauses: list[float] = []
 
     def after_step(num_steps: int) -> None:
         block, index = divmod(num_steps - 1, steps)
@@ -43,15 +45,17 @@ def train_blocks(context: Context, recipe: Recipe, strategy: str, folder: str, s
             checkpoints.writer.wait()  # what is written late counts for the block that began it
             ends.append(time.perf_counter())
         if index == 0 and block % 4 in (0, 3):  # in this order a steady drift of the machine's speed cancels
+            begin = time.perf_counter()
             checkpoints.after_step(num_steps, 0.0)
+            pauses.append(time.perf_counter() - begin)
 
     trainer.run(on_checkpoint=after_step)
     checkpoints.finish()
-    written = checkpoints.writer
+    newest = step_folders(Path(folder))[0]
     return {
         "block_s": [after - before for before, after in pairwise(ends)],
-        "pause_s": written.paused_s,
-        "bytes": written.written_bytes / max(written.num_written, 1),
+        "pause_s": pauses,
+        "bytes": sum(file.stat().st_size for file in newest.glob(f"rank-{context.rank}.*")),
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,13 +23,9 @@ class CheckpointWriter:
     def __init__(self, folder: Path, *, keep: int, warn: Callable[[str], None]) -> None:
         self._folder, self._keep, self._warn = folder, keep, warn
         self._thread: threading.Thread | None = None
-        self.num_written = 0
-        self.written_bytes = 0
-        self.paused_s: list[float] = []  # time that training waited, for each checkpoint
 
     def save(self, header: Header, state: Tree) -> None:
         """Copy the state, and start to write it. First wait for the previous checkpoint of this worker."""
-        begin = time.perf_counter()
         self.wait()
         plain, tensors = split(state)
         copied = private_copy(tensors)
@@ -38,7 +33,6 @@ class CheckpointWriter:
             target=self._write, args=(header, plain, copied), daemon=True, name="paceline-checkpoint"
         )
         self._thread.start()
-        self.paused_s.append(time.perf_counter() - begin)
 
     def wait(self) -> None:
         """Wait until everything is written."""
@@ -57,8 +51,7 @@ class CheckpointWriter:
         try:
             folder = step_folder(self._folder, header.step)
             folder.mkdir(exist_ok=True)
-            self.written_bytes += write_rank(folder, header, plain, tensors)
-            self.num_written += 1
+            write_rank(folder, header, plain, tensors)
         except OSError as error:
             self._warn(
                 f"the checkpoint of step {header.step} cannot be written: {error.strerror or error}; training continues"

@@ -82,8 +82,8 @@ def header_file(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank}.json"
 
 
-def write_rank(folder: Path, header: Header, plain: Any, tensors: dict[str, Tensor]) -> int:
-    """Write the files of one rank into the folder of a checkpoint, and return the number of bytes.
+def write_rank(folder: Path, header: Header, plain: Any, tensors: dict[str, Tensor]) -> None:
+    """Write the files of one rank into the folder of a checkpoint.
 
     `plain` and `tensors` are the result of `state_tree.split`; the tensors are on the CPU.
     """
@@ -102,7 +102,6 @@ def write_rank(folder: Path, header: Header, plain: Any, tensors: dict[str, Tens
     }
     text = json.dumps({"sha256": _digest(content), **content}, allow_nan=False).encode()
     write_durably(header_file(folder, header.rank), text)
-    return size + len(text)
 
 
 def read_header(folder: Path, rank: int) -> Header:

@@ -19,6 +19,7 @@ from paceline.plugins import digests_of_files
 from paceline.results import DIVERGED, DONE, FAILED, INTERRUPTED, RUNNING, SCHEMA, Environment, StudyResult, changed
 from paceline.study.base import Cell, CellFailure, Launch, Progress, Study, StudyListener
 from paceline.study.overhead import measure_overhead
+from paceline.study.resumption import without_ending_faults
 from paceline.study.run import execute
 from paceline.study.study_folder import StudyFolder, find_unfinished_folder, new_folder, reopen_folder, request_of
 
@@ -221,7 +222,7 @@ class _Execution:
             with self._processes(cell) as launcher:
                 result = execute(
                     launcher,
-                    cell.recipe,
+                    cell.recipe if resume is None else without_ending_faults(cell.recipe),
                     cell.entry,
                     folder=folder,
                     on_event=lambda event: self._listener.event(shown, event),

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import msgspec
+import torch
 
 from paceline.checkpoint import CheckpointRequest, CheckpointWriter, Damaged, Header, read_rank, step_folder
 from paceline.durable_files import write_durably
@@ -48,12 +49,7 @@ class Checkpoints:
         text = broadcast_text(context.comm, msgspec.json.encode(place).decode())
         self.place = msgspec.json.decode(text, type=CheckpointPlace)
         self._folder = Path(self.place.folder)
-        self.is_on = bool(self.place.folder) and self._interval is not None
-        if (self.is_on or self.place.step) and not self._folder.is_dir():
-            raise RunError(
-                f"worker {context.rank} cannot reach the folder {self.place.folder!r} for checkpoints; choose an --out "
-                "that all hosts share, or leave out --checkpoint-every"
-            )
+        self.is_on = bool(self.place.folder) and self._interval is not None and self._is_reached_by_all()
         self._header = Header(
             step=0,
             epoch=0,
@@ -68,6 +64,27 @@ class Checkpoints:
         self.run_s = 0.0  # duration of the run before it was resumed
         seconds = self._interval.count if self._interval is not None and self._interval.unit == "seconds" else 0.0
         self._timer = Timer(self._folder, rank=context.rank, every_s=seconds) if self.is_on and seconds else None
+
+    def _is_reached_by_all(self) -> bool:
+        """Return whether all workers can reach the folder of checkpoints.
+
+        If not, and checkpoints are due after epochs, only the weights of rank 0 are saved. Other intervals are refused.
+        """
+        comm = self._trainer.context.comm
+        is_reached = torch.tensor([float(self._folder.is_dir())])
+        with comm.uncounted():
+            reached = [bool(one) for one in comm.all_gather(is_reached)]
+        if all(reached):
+            return True
+        assert self._interval is not None
+        reason = f"worker {reached.index(False)} cannot reach the folder {self.place.folder!r}"
+        if self._interval.unit != "epochs":
+            raise RunError(
+                f"{reason} for checkpoints; choose an --out that all hosts share, or leave out --checkpoint-every"
+            )
+        if comm.rank == 0:
+            self._warn(f"{reason}, so the run cannot be resumed, and only weights are saved")
+        return False
 
     def restore(self) -> None:
         """Continue from the checkpoint that the place names, if it names one. All workers call this together."""
@@ -107,6 +124,7 @@ class Checkpoints:
             comm.barrier()
         if comm.rank == 0:
             self.writer.prune()
+            (self._folder / ANNOUNCED_FILE).unlink(missing_ok=True)
 
     def _is_due(self, num_steps: int) -> bool:
         if not self.is_on:

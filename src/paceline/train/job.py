@@ -139,7 +139,10 @@ def train_job(
             lambda num_steps: own.after_step(num_steps, clock.run_time(time.perf_counter())),
         )
         own.finish()
-    return changed(report, setup_s=setup_s, **trainer.observers.report_fields())
+    measured = trainer.observers.report_fields()
+    if earlier.num_steps:  # the kernel's counters of this process exclude the steps before
+        measured |= {"at_last_step": None}
+    return changed(report, setup_s=setup_s, **measured)
 
 
 def _train(trainer: Trainer, strategy: str, checkpoint: str, on_checkpoint: Callable[[int], None]) -> WorkerReport:
