@@ -102,7 +102,8 @@ def test_a_comparison_goes_on_after_a_strategy_that_diverged(tmp_path: Path) -> 
     out = ["--out", str(tmp_path / "runs"), "--fresh", "--json", str(tmp_path / "out.json")]
     common = ["compare", *sizes, *out, "--loss", f"{tmp_path}/loss.py:loss", "--strategies"]
     said = run_command(*common, "one-worker,ring", width=200)
-    assert said.code == 0, said.err
+    assert said.code == 1
+    assert "training diverged under 1 of 2 strategies, the others are stored; one-worker: worker 0" in said.err
     reason = "worker 0: the loss is inf in step 0; use a smaller --lr, or --on-nonfinite skip"
     assert f"one-worker diverged in repeat 1: {reason}." in said.out
     found = json.loads((tmp_path / "out.json").read_text())

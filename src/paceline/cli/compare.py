@@ -9,6 +9,7 @@ import typer
 from paceline.cli.options import host_options, recipe_options
 from paceline.cli.output import comm_of, length_of, model_and_data, processes_of
 from paceline.cli.study_session import session_options
+from paceline.errors import DivergedError
 from paceline.present.numbers import counted
 from paceline.present.terminal import say
 
@@ -35,13 +36,19 @@ def compare(
     from paceline.study.compare import Compare
 
     session.refuse_with_resume(repeats=repeats != 1)
-    session.run(
+    outcome = session.run(
         Compare,
         lambda: Compare.prepare(session.prepare_recipe(recipe), repeats=repeats),
         recipe=recipe,
         introduce=_introduce,
         has_bar_per_entry=True,
     )
+    if outcome is not None and outcome.result.failed:
+        failed, first = outcome.result.failed, outcome.result.failed[0]
+        raise DivergedError(
+            f"training diverged under {len(failed)} of {len(outcome.result.results) + len(failed)} strategies, the "
+            f"others are stored; {first.label}: {first.error}"
+        )
 
 
 def _introduce(console: Console, study: Compare, where: str) -> None:
