@@ -117,7 +117,7 @@ def test_a_launcher_of_the_users_own_is_chosen_with_an_option(tmp_path: Path) ->
     words = ["--workers", "2", "--iterations", "2", "--strategy", "ring", "--out", str(tmp_path), "--launcher", NICED]
     said = run_command("run", *words, "--json", str(tmp_path / "r.json"), width=200)
     assert said.code == 0, said.err
-    assert "comm torch, with niceness 7" in said.out
+    assert "comm torch (gloo), with niceness 7" in said.out
     [result] = json.loads((tmp_path / "r.json").read_text())["results"]
     assert result["replicas_equal"]
 
