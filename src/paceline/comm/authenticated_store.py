@@ -38,7 +38,7 @@ class _Request(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Answer(msgspec.Struct, frozen=True, array_like=True):
-    """An answer of the server: values (`get`, `compare_set`), a number (other requests), or that time is up."""
+    """An answer of the server: the values of keys, a number (`add`, `check`, `delete_key`), or that time is up."""
 
     is_late: bool = False
     values: list[bytes] = []

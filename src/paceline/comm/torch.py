@@ -6,10 +6,8 @@ This module also wraps the parts of torch.distributed that other packages use: r
 from __future__ import annotations
 
 import errno
-import hmac
 import json
 import os
-import secrets
 import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -24,10 +22,10 @@ from torch import Tensor
 
 from paceline.comm.base import Comm, CommConfig, CommError
 from paceline.comm.collectives import Work
+from paceline.comm.greeting import check_peers
 from paceline.comm.listener import BackgroundWork, LaunchedGroup, OpenOperation
 from paceline.worker_activity import ACTIVITY
 
-_KEY_BYTES = 32  # of the key with which a worker greets its peers, and of a greeting
 Store = Any  # torch.distributed.Store; its stubs are not exported
 
 
@@ -57,7 +55,7 @@ class TorchComm(Comm):
         self._timeout_s = timeout_s
         self._gloo = _make_gloo(dist.PrefixStore("gloo", store), rank, world_size, timeout_s, address)
         if world_size > 1:
-            _check_peers(self._gloo, prefix_store("greeting", store), rank, self._names)
+            check_peers(self._gloo, prefix_store("greeting", store), rank, self._names)
         self._nccl: Any = None
         if use_nccl:
             options = dist.ProcessGroupNCCL.Options()
@@ -366,36 +364,6 @@ def _make_gloo(store: Store, rank: int, world_size: int, timeout_s: float, addre
     options._devices = [device]
     options._threads = 2
     return dist.ProcessGroupGloo(store, rank, world_size, options)
-
-
-def _check_peers(group: Any, store: Store, rank: int, names: Sequence[int]) -> None:
-    """Raise CommError unless the peer at the other end of each connection of a gloo group can also write the store.
-
-    Gloo accepts whoever connects first. Here each worker puts a random key into the store and sends every peer an HMAC
-    made with it, so that a process that cannot read the store cannot take a worker's place.
-    """
-    own = secrets.token_bytes(_KEY_BYTES)
-    store.set(str(rank), own)
-    sent = bytearray(b"".join(_greeting(own, rank, peer) for peer in range(len(names))))
-    received = torch.zeros(len(sent), dtype=torch.uint8)
-    group.alltoall_base(received, torch.frombuffer(sent, dtype=torch.uint8), [], []).wait()
-    blocks = received.numpy().tobytes()
-    for peer, key in enumerate(_get_all(store, [str(peer) for peer in range(len(names))])):
-        block = blocks[peer * _KEY_BYTES : (peer + 1) * _KEY_BYTES]
-        if not hmac.compare_digest(block, _greeting(key, peer, rank)):
-            raise CommError(
-                f"the process that connected to worker {names[rank]} as worker {names[peer]} does not belong to "
-                "this run; start the run again"
-            )
-
-
-def _get_all(store: Store, keys: Sequence[str]) -> list[bytes]:
-    """Wait for keys of a store, and return their values. Stores that can do so answer one request for all of them."""
-    return [bytes(value) for value in (store.multi_get(keys) if store.has_extended_api() else map(store.get, keys))]
-
-
-def _greeting(key: bytes, sender: int, receiver: int) -> bytes:
-    return hmac.digest(key, f"{sender} to {receiver}".encode(), "sha256")
 
 
 def _copy_back(staged: Tensor, tensor: Tensor) -> Callable[[], object] | None:
