@@ -191,7 +191,7 @@ class Withholding(ABC):
 
     @abstractmethod
     def was_withheld(self) -> bool:
-        """Return whether a worker withheld its gradients from the latest `step`; if asynchronous, whether this one did."""
+        """Return whether a worker withheld its gradients from the latest `step`; if asynchronous, whether this did."""
 
 
 class ShardedOptimizer(ABC):
