@@ -194,11 +194,7 @@ class GradientsAtStep(enum.Enum):
 
 
 class KnownGradients(ABC):
-    """A strategy that states what gradients are when `step` is called, for the check that they are finite.
-
-    Without this class, workers exchange the result of the check with a small collective (`--on-nonfinite skip`), or
-    the worker that finds the gradient ends the run (`stop`).
-    """
+    """A strategy that states what gradients are when `step` is called, which decides how they are checked."""
 
     @property
     @abstractmethod
@@ -214,11 +210,7 @@ class Withholding(ABC):
 
     @abstractmethod
     def was_withheld(self) -> bool:
-        """Return whether the latest `step` used no gradients, because a worker had withheld its own.
-
-        All workers call it after `step`, and get the same answer, except under an asynchronous strategy, where each
-        worker is told about its own gradients only.
-        """
+        """Return whether a worker withheld its gradients from the latest `step`; if asynchronous, whether this did."""
 
 
 class ShardedOptimizer(ABC):
