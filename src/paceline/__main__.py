@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from paceline import interrupts
+try:
+    from paceline import interrupts
+except KeyboardInterrupt:  # Python raises it for SIGINT alone
+    sys.exit("paceline: interrupted")
 
 
 def main() -> None:
