@@ -64,17 +64,23 @@ class AuthenticatedChannel:
 
     @classmethod
     def accept(cls, connection: socket.socket, secret: bytes) -> Self:
-        """Do the server's part of the handshake. Raises WrongSecret if the client does not know the secret."""
+        """Do the server's part of the handshake.
+
+        Raises WrongSecret if the client does not know the secret; `refuse` then says so to the client.
+        """
         connection.settimeout(HANDSHAKE_S)
         nonce = secrets.token_bytes(_NONCE_BYTES)
         connection.sendall(_GREETING + nonce)
         answer = _receive(connection, _NONCE_BYTES + _MAC_BYTES)
         nonces = nonce + answer[:_NONCE_BYTES]
         if not hmac.compare_digest(answer[_NONCE_BYTES:], _mac(secret, b"client", nonces)):
-            connection.sendall(_REFUSED)
             raise WrongSecret("it does not know the secret")
         connection.sendall(_ACCEPTED + _mac(secret, b"server", nonces))
         return cls(connection, key=_mac(secret, b"key", nonces), is_server=True)
+
+    @staticmethod
+    def refuse(connection: socket.socket) -> None:
+        connection.sendall(_REFUSED)
 
     def send(self, message: bytes) -> None:
         if len(message) > MOST_MESSAGE_BYTES:

@@ -236,7 +236,8 @@ def three_channels(folder: Path) -> Path:
 def test_a_model_without_classes_has_losses_alone(tmp_path: Path) -> None:
     file = tmp_path / "own" / "own.py"
     run = own_run(tmp_path / "own", REGRESSION, data__name=f"{file}:data", train__loss=f"{file}:loss")
-    said = run_command("quantize", str(run), "--out", str(tmp_path / "out"), "--json", str(tmp_path / "study.json"))
+    words = ("--trust", "--out", str(tmp_path / "out"), "--json", str(tmp_path / "study.json"))
+    said = run_command("quantize", str(run), *words)
     assert said.code == 0, said.err
     study = json.loads((tmp_path / "study.json").read_text())
     assert {row["agreement"] for row in study["stages"]} == {row["test_accuracy"] for row in study["stages"]} == {None}
@@ -284,7 +285,7 @@ def test_a_wrong_request_is_one_sentence_and_nothing_is_written(
     make: Callable[[Path], Path], options: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
     run, out = make(tmp_path / "run"), tmp_path / "out"
-    said = run_command("quantize", str(run), "--out", str(out), *QUICK, *options)
+    said = run_command("quantize", str(run), "--trust", "--out", str(out), *QUICK, *options)
     assert said.code == 2
     assert re.search(message, " ".join(said.err.split())), said.err
     assert not out.exists() or not any(out.iterdir())

@@ -135,6 +135,8 @@ class _Gate:
                 channel = AuthenticatedChannel.accept(connection, self._secret)
             except WrongSecret:
                 self._refused.append(address)
+                with suppress(OSError):
+                    AuthenticatedChannel.refuse(connection)
                 return
             except (OSError, EOFError):
                 return  # a stranger, or a client that ended
