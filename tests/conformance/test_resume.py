@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from paceline.recipe import OptimizerConfig
 from paceline.strategies import available_strategies
 from paceline.strategies.capabilities import as_asynchronous
 from paceline.train.optimizers import optimizer_class
+from pairwise import cover
 from resume_jobs import train_toy
 from toys import STEPS_PER_EPOCH
 
@@ -68,11 +70,15 @@ def skip_unsupported(strategy: str, num_workers: int, changes: dict[str, Any]) -
         pytest.skip(str(reason))
 
 
-@pytest.mark.pairwise
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("step", [1, STEPS_PER_EPOCH - 1, STEPS_PER_EPOCH, STEPS_PER_EPOCH + 1, 2 * STEPS_PER_EPOCH])
-@pytest.mark.parametrize("num_workers", [1, 2, 3, 4])
-@pytest.mark.parametrize("strategy", STRATEGIES)
+def covering_rows() -> list[tuple[Any, ...]]:
+    """Return rows in which every pair of a strategy, a number of workers, a step and a case occurs."""
+    steps = [1, STEPS_PER_EPOCH - 1, STEPS_PER_EPOCH, STEPS_PER_EPOCH + 1, 2 * STEPS_PER_EPOCH]
+    product = list(itertools.product(STRATEGIES, [1, 2, 3, 4], steps, CASES))
+    return [product[position] for position in cover(product, 2)]
+
+
+@pytest.mark.each_choice
+@pytest.mark.parametrize(("strategy", "num_workers", "step", "case"), covering_rows())
 def test_resumed_training_ends_with_the_same_bits(
     tmp_path: Path, strategy: str, num_workers: int, step: int, case: str
 ) -> None:

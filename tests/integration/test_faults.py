@@ -143,21 +143,25 @@ def test_a_worker_that_is_stopped_while_it_starts_is_named() -> None:
     assert str(error) == "worker 1 did not start within 5 s: it is stopped"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", SIGNALS)
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize(
-    ("comm", "strategy"),
-    [
-        ("torch", "all-reduce"),
+def fault_rows() -> list[tuple[str, str, str, str]]:
+    """Return comm, strategy, phase and fault: every phase with all-reduce, and two phases with each other strategy."""
+    others = [
         ("torch", "ddp"),
         ("torch", "parameter-server"),
         ("torch", "parameter-server:mode=async"),
         ("shm", "overlap"),
         ("shm", "ring"),
         ("hierarchical", "ddp"),
-    ],
-)
+    ]
+    phases = list(PHASES)
+    rows = [("torch", "all-reduce", phase, fault) for phase in phases for fault in SIGNALS]
+    for number, (comm, strategy) in enumerate(others):
+        rows += [(comm, strategy, phases[(number + 3 * k) % len(phases)], fault) for k, fault in enumerate(SIGNALS)]
+    return rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("comm", "strategy", "phase", "fault"), fault_rows())
 def test_a_fault_in_any_phase_on_any_comm_is_named(comm: str, strategy: str, phase: str, fault: str) -> None:
     if comms.get(comm).unavailable():
         pytest.skip(f"comm {comm}: {comms.get(comm).unavailable()}")

@@ -214,7 +214,7 @@ def test_a_killed_command_continues(tmp_path: Path) -> None:
     out = tmp_path / "broken"
     with python_processes(["-m", "paceline", "run", *options, "--out", str(out)]) as [process]:
         deadline = time.monotonic() + 60
-        while not list(out.glob(".*/checkpoints/step-*/rank-1.json")) and time.monotonic() < deadline:
+        while not list(out.glob("*/checkpoints/step-*/rank-1.json")) and time.monotonic() < deadline:
             time.sleep(0.02)
         os.kill(process.pid, signal.SIGKILL)
         process.wait(20)
@@ -269,3 +269,17 @@ def test_a_run_of_a_study_continues_from_its_checkpoint(tmp_path: Path) -> None:
     lines = list(worker_lines(folder / "workers" / "0.jsonl"))
     assert [line["step"] for line in lines if line["kind"] == "step"] == list(range(20))
     assert len(json.loads((study / "study.json").read_text())["results"]) == 2
+
+
+def test_code_outside_of_the_folder_is_not_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = tmp_path / "theirs.py"
+    theirs.write_text("raise SystemExit('executed')\n")
+    folder = tmp_path / "runs" / "unfinished"
+    folder.mkdir(parents=True)
+    (folder / "recipe.toml").write_text(f'[model]\nname = "{theirs}:model"\n')
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    code, out, err = run_command("run", "--resume", str(folder))
+    assert code == 2
+    assert "executed" not in out.replace("not executed", "") + err.replace("not executed", "")
+    assert "add --trust if you trust it" in " ".join(err.split())

@@ -43,6 +43,8 @@ def run(
     unfinished = None
     if resume:
         unfinished, recipe = session.read_unfinished_run(resume, recipe)
+    elif session.trust:
+        raise UsageError("--trust needs --resume: code that you name on the command line is trusted already")
     launcher = session.launcher(recipe.cluster)
     if restarts and not launcher.starts_all:
         raise UsageError(f"--restarts needs one process that starts all workers; leave out {launcher.because}")

@@ -231,6 +231,7 @@ class StudySession:
         from paceline.recipe import DEFAULT_RECIPE, KEYS_WITHOUT_EFFECT, load_recipe
         from paceline.runs import folder_of
         from paceline.study.resumption import read_unfinished
+        from paceline.trusted_code import check_trusted
 
         launcher = self.launcher()
         if not launcher.starts_all:
@@ -241,6 +242,7 @@ class StudySession:
         changes = {key: _at(ours, key) for key in free if _at(ours, key) != _at(usual, key)}
         recipe = read_unfinished(folder, changes)
         _refuse_other_recipe(given, recipe, tuple(KEYS_WITHOUT_EFFECT))
+        check_trusted(recipe.to_dict(), f"run {folder.name!r}", folder=folder, typed=ours, trust=self.trust)
         return folder, recipe
 
     def _read_resumed(self, kind: type[Study], recipe: Recipe | None, own_keys: tuple[str, ...]) -> tuple[Study, Path]:
