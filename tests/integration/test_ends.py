@@ -76,7 +76,7 @@ def start_long_run(folder: Path) -> subprocess.Popen[str]:
         [*PACELINE, "run", *LONG], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert popen.stdout is not None
-    while "iteration" not in popen.stdout.readline():
+    while " of epoch " not in popen.stdout.readline():
         assert popen.poll() is None
     return popen
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from paceline.data import ShardPlan
-from paceline.data.base import FirstSamples
+from paceline.data.base import Selected
 from paceline.data.in_memory import Augmentation, InMemory, Normalization
 
 NUM_IMAGES, SIZE = 40, 8
@@ -98,7 +98,7 @@ def test_augmentation_differs_by_epoch_and_seed_and_comes_back(images: Tensor, l
 
 def test_the_first_samples_are_those_of_the_whole(images: Tensor, labels: Tensor) -> None:
     whole = InMemory(images, labels, augmentation=Augmentation(2, True), seed=1)
-    first = FirstSamples(whole, 5)
+    first = Selected(whole, torch.arange(5))
     assert len(first) == 5
     assert torch.equal(first.batch(torch.arange(5), 3)[0], everything(whole, 3)[:5])
 

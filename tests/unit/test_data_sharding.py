@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.data import ShardPlan, epoch_generator, make_plan
-from paceline.data.base import FirstSamples, Tensors
+from paceline.data.base import Selected, Tensors
 from paceline.errors import UsageError
 from properties import examples
 
@@ -86,7 +86,7 @@ def test_sorting_needs_labels() -> None:
     assert make_plan(regression, batch_size=4, num_workers=2, seed=0).order is None
     with pytest.raises(UsageError, match="needs the label of every sample"):
         make_plan(regression, batch_size=4, num_workers=2, seed=0, order="sorted")
-    classes = FirstSamples(Tensors(torch.zeros(8, 2), torch.arange(8) % 3), 5)
+    classes = Selected(Tensors(torch.zeros(8, 2), torch.arange(8) % 3), torch.arange(5))
     assert classes.labels() is not None
     assert classes.labels().tolist() == [0, 1, 2, 0, 1]
     order = make_plan(classes, batch_size=4, num_workers=2, seed=0, order="sorted").order

@@ -255,7 +255,7 @@ def test_a_chip_to_start_from(tmp_path: Path) -> None:
         (("alexnet", "--linear"), "alexnet is a fixed list of published convolutions"),
         (("alexnet", "--chip", "eyeris"), "did you mean 'eyeriss'?"),
         (("alexnet", "--objective", "speed"), "unknown objective 'speed'"),
-        (("alexnet", "--batch", "1000000000"), "less than or equal to 100000"),
+        (("alexnet", "--batch", "1000000000"), "must be at most 100000"),
         (("last", "--runs", "nowhere"), "paceline: 'last' does not exist: 'nowhere' has 0 readable runs and studies"),
         (("mine", "--runs", "nowhere"), "(Nor is it a stored run: there is no run or study 'mine' in 'nowhere'"),
         (("none.py:model",), "model file 'none.py' does not exist"),

@@ -304,10 +304,10 @@ def test_floats_and_integers_of_a_model_have_the_same_layers(tmp_path: Path) -> 
     model = build_model(recipe.model.name, load_data(recipe.data, seed=recipe.seed))
     stored(recipe, model, tmp_path)
     words = ("--samples", "64", "--test-samples", "50", "--no-onnx", "--no-report")
-    made = run_command("quantize", str(tmp_path / "mine"), *words, "--out", str(tmp_path / "quantized"))
+    made = run_command("quantize", str(tmp_path / "mine"), "--trust", *words, "--out", str(tmp_path / "quantized"))
     assert made.code == 0, made.err
-    integers = read("last", runs=tmp_path / "quantized", num_images=20, with_linear=True)
-    floats = read("mine", runs=tmp_path, num_images=20, with_linear=True)
+    integers = read("last", runs=tmp_path / "quantized", num_images=20, with_linear=True, trust=True)
+    floats = read("mine", runs=tmp_path, num_images=20, with_linear=True, trust=True)
     assert [layer.name for layer in integers] == ["first", "grouped", "grouped", "last"]
     for one, other in zip(integers, floats, strict=True):
         assert (one.name, one.shape, one.num_groups) == (other.name, other.shape, other.num_groups)

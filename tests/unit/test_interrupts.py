@@ -153,7 +153,7 @@ def test_an_interrupt_inside_typer_has_the_same_exit_code() -> None:
     code = """
 import paceline.cli
 def make_app():
-    def app():
+    def app(prog_name):
         try:
             send()
             time.sleep(10)

@@ -30,8 +30,8 @@ def troubles(monkeypatch: pytest.MonkeyPatch) -> Troubles:
     found: Troubles = {}
     counts: dict[tuple[str, int], int] = {}
 
-    def execute(launcher: WorkerPool, recipe: Recipe, entry: Entry, *, folder: Any, on_event: Any) -> Any:
-        del launcher, recipe, folder, on_event
+    def execute(launcher: WorkerPool, recipe: Recipe, entry: Entry, **options: Any) -> Any:
+        del launcher, recipe, options
         key = (entry.label, entry.num_workers)
         counts[key] = counts.get(key, 0) + 1
         trouble = found.get((*key, counts[key] - 1))
