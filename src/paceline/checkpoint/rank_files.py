@@ -45,7 +45,10 @@ class Damaged(PacelineError):
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Facts about one worker's or server's part of a checkpoint. In a whole one, only `rank` and `run_s` differ."""
+    """Facts about one worker's or server's part of a checkpoint.
+
+    If the checkpoint is whole, the headers of all its parts are equal, except for `rank` and `run_s`.
+    """
 
     step: int  # number of completed steps
     epoch: int

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -89,7 +90,7 @@ def _host_option(kind: Any, default: Any, flag: str, text: str, **settings: Any)
 
 
 Trust = Annotated[
-    bool, typer.Option("--trust", help="Execute the code that a stored run or study names, wherever its file is.")
+    bool, typer.Option("--trust", help="Execute code named in a stored run or study, wherever the code is.")
 ]
 
 # Options and their defaults, by parameter name.
@@ -228,7 +229,8 @@ def _recipe_parameter(name: str, key: str) -> inspect.Parameter:
     if typing.get_origin(hint) is tuple:
         hint = list[str] if field.metadata["is_repeated"] else str
     text, choices = field.metadata["help"], field.metadata["choices"]
-    listed_choices = f": {', '.join(choices)}" if choices else ""
+    is_listed = all(re.search(rf"\b{re.escape(choice)}\b", text) for choice in choices)
+    listed_choices = "" if is_listed else f": {', '.join(choices)}"
     option = typer.Option(
         field.metadata["flag"],
         help=f"{text[0].upper()}{text[1:]}{listed_choices}.",

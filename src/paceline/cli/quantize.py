@@ -77,7 +77,7 @@ def quantize(
         bool,
         typer.Option(
             "--keep-float",
-            help="Compute operations without an integer form in float, instead of failing.",
+            help="Compute in float what has no integer form, instead of failing.",
             rich_help_panel=INTEGERS,
         ),
     ] = False,

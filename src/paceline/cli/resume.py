@@ -20,8 +20,8 @@ def resume(
 ) -> None:
     """Continue an unfinished run from its last checkpoint, or an unfinished study.
 
-    Further options are those of the command that started it, as far as they do not change the result: --hosts, --json,
-    --timeout and others.
+    It also takes those options of the original command that leave the result unchanged: --hosts, --json, --timeout and
+    others.
     """
     from paceline.cli.lazy_commands import load_command
     from paceline.results import STUDY_FILE

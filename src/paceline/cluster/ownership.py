@@ -14,7 +14,7 @@ _NS_GET_USERNS, _NS_GET_OWNER_UID = 0xB701, 0xB704
 def is_own_process(pid: int) -> bool:
     """Return whether all user ids of a process are this user's.
 
-    The owner of a process's folder in /proc does not say that: it is root for every process that forbids core dumps.
+    The owner of the process's folder in /proc is not enough: it is root for every process that forbids core dumps.
     """
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")

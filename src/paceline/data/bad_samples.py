@@ -1,4 +1,4 @@
-"""Samples that cannot be read: their description, and data sets without them.
+"""Describe samples that cannot be read, and make data sets that leave them out.
 
 `--on-bad-sample skip` finds them before training, in every process, so that all workers divide the same samples. If a
 sample were left out while training runs, the other workers would not know it, and would weight their gradients wrongly.

@@ -91,8 +91,8 @@ def _one_worker_first(alone: Row, fastest: Row, rows: Sequence[Row], *, same: st
 def _guarantee_adjective(fastest: Row) -> str:
     """Return the word before "strategy" in the headline "Fastest ... strategy".
 
-    The word is the guarantee of the fastest strategy, such as "exact". However, a fastest strategy that is lossy is
-    faster than all exact strategies, too; the word is then "synchronous", which covers exact and lossy strategies.
+    The word is the guarantee of the fastest strategy, such as "exact". The exception is a lossy strategy: the word is
+    then "synchronous", which covers exact and lossy, because the strategy is the fastest of both kinds.
     """
     return {"EXACT": "exact", "LOSSY": "synchronous"}.get(fastest.guarantee, fastest.guarantee.lower())
 

@@ -43,7 +43,7 @@ class DataConfig(RecipeSection):
     )
     on_bad_sample: str = option(
         "stop",
-        "if a sample cannot be read: stop the run, or leave out all such samples, found before training",
+        "if a sample cannot be read: stop the run, or find and skip all such samples before training",
         flag="--on-bad-sample",
         choices=("stop", "skip"),
     )
@@ -74,8 +74,8 @@ class TrainConfig(RecipeSection):
     compile: bool = option(False, "compile the model with torch.compile", flag="--compile/--no-compile")
     batchnorm: str = option(
         "local",
-        "BatchNorm statistics: each worker's own, those of rank 0, their average, those of the global batch, or no "
-        "running statistics; in this order",
+        "BatchNorm statistics: local (each worker's own), rank0 (those of rank 0), average (of all workers), sync (of "
+        "the global batch) or off (no running statistics)",
         flag="--batchnorm",
         choices=("local", "rank0", "average", "sync", "off"),
     )
@@ -91,7 +91,7 @@ class TrainConfig(RecipeSection):
     )
     checkpoint_every: int | str = option(
         0,
-        "write a checkpoint, from which the run can be resumed, every 500steps, 10m (also s, h) or N epochs (0: never)",
+        "write a checkpoint to resume from every N epochs, or every 500steps or 10m (also s, h); 0: never",
         flag="--checkpoint-every",
         least=0,
     )

@@ -133,8 +133,8 @@ def find_source(target: str, runs: Path, changes: Mapping[str, Any], *, trust: b
 def _quantized_run(stored: Stored, source: str, runs: Path) -> Stored:
     """Return the run that trained the model of a stored quantization.
 
-    The quantization stores the run's name as `source`. Because of this function, `paceline quantize last` works even if
-    the last stored study is itself a quantization. Raises UsageError if the run is not stored, for example because the
+    The quantization stores the run's name as `source`. With this function, `paceline quantize last` also works if the
+    last stored study is itself a quantization. Raises UsageError if the run is not stored, for example because the
     quantization converted a checkpoint file.
     """
     try:
