@@ -41,7 +41,7 @@ def place_of(context: Context, note: str = "") -> list[Any]:
 
 
 def emit_and_wait(context: Context) -> None:
-    context.emit({"kind": "progress", "pid": os.getpid()})
+    context.emit({"kind": "warning", "text": "ready", "pid": os.getpid()})
     time.sleep(60)
 
 

@@ -90,7 +90,7 @@ def test_resumed_training_ends_with_the_same_bits(
 @pytest.mark.each_choice
 @pytest.mark.parametrize("mode", ["local", "rank0", "average", "sync", "off"])
 @pytest.mark.parametrize("num_workers", [2, 4])
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if "accumulate" not in name])  # two samples at least
 def test_batchnorm(tmp_path: Path, strategy: str, num_workers: int, mode: str) -> None:
     check_resumed(tmp_path, strategy, num_workers, 3, WITH_BATCHNORM | {"train.batchnorm": mode}, "normalised")
 

@@ -125,5 +125,5 @@ def test_a_killed_loop_continues_to_the_same_weights(tmp_path: Path, num_workers
         assert process.returncode != 0
     resumed = output_of("resume", str(tmp_path / "killed"), num_workers=num_workers)
     assert resumed.count("resumed after step 40") == num_workers
-    [weights] = set(re.findall(r"weights (\w+)", whole))
-    assert set(re.findall(r"weights (\w+)", resumed)) == {weights}
+    [weights] = set(re.findall(r"weights ([0-9a-f]{16})", whole))
+    assert set(re.findall(r"weights ([0-9a-f]{16})", resumed)) == {weights}

@@ -159,10 +159,12 @@ class Timer:
         self._step_s = max(0.9 * self._step_s, now - self._before)
         self._before = now
         if self._rank == 0:
+            is_due = self._target == num_steps
             if self._target <= num_steps and now >= self._due_at:
                 self._announce(num_steps + max(LEAST_LEAD_STEPS, math.ceil(LEAD_S / max(self._step_s, 1e-6))))
                 self._due_at = now + self._every_s
-        elif now - self._looked_at >= LOOK_EVERY_S:
+            return is_due, 0
+        if now - self._looked_at >= LOOK_EVERY_S:
             self._looked_at = now
             target = self._announced()
             if target > self._target:
