@@ -21,6 +21,7 @@ from paceline.launch.local import LocalPool
 from paceline.recipe import Recipe
 from paceline.results import RunResult, read_file
 from paceline.runs import Folder
+from paceline.runs.locks import locked
 from paceline.study.entries import make_entry
 from paceline.study.resumption import find_resumption, read_unfinished
 from paceline.study.run import execute
@@ -283,3 +284,15 @@ def test_code_outside_of_the_folder_is_not_executed(tmp_path: Path, monkeypatch:
     assert code == 2
     assert "executed" not in out.replace("not executed", "") + err.replace("not executed", "")
     assert "add --trust if you trust it" in " ".join(err.split())
+
+
+def test_a_run_that_is_being_run_is_refused_before_workers_start(tmp_path: Path) -> None:
+    folder = tmp_path / "running"
+    folder.mkdir()
+    (folder / "recipe.toml").write_text("")
+    before = child_processes()
+    with locked(folder):
+        code, _, err = run_command("run", "--resume", str(folder))
+    assert code == 2
+    assert "is being run by another process" in " ".join(err.split())
+    assert child_processes() == before

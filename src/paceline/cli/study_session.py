@@ -230,6 +230,7 @@ class StudySession:
         """
         from paceline.recipe import DEFAULT_RECIPE, KEYS_WITHOUT_EFFECT, load_recipe
         from paceline.runs import folder_of
+        from paceline.runs.locks import check_unlocked
         from paceline.study.resumption import read_unfinished
         from paceline.trusted_code import check_trusted
 
@@ -241,6 +242,7 @@ class StudySession:
         free = KEYS_WITHOUT_EFFECT - {"name", "description", "strategies"}
         changes = {key: _at(ours, key) for key in free if _at(ours, key) != _at(usual, key)}
         recipe = read_unfinished(folder, changes)
+        check_unlocked(folder)
         _refuse_other_recipe(given, recipe, tuple(KEYS_WITHOUT_EFFECT))
         check_trusted(recipe.to_dict(), f"run {folder.name!r}", folder=folder, typed=ours, trust=self.trust)
         return folder, recipe
